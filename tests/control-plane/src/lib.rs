@@ -1,0 +1,1 @@
+//! Real control planes for tests and for trying out.
