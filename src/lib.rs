@@ -1,2 +1,10 @@
 //! Compiles `BoundaryPolicy` resources into the admission policies of every API server of a
 //! fleet, and tells the truth about where they are enforced.
+//!
+//! - [`api`]: the resources that users write.
+//! - [`compile`](mod@compile): policies in, objects for an API server out.
+//! - [`rules`]: the rules of a policy, one file each.
+
+pub mod api;
+pub mod compile;
+pub mod rules;

@@ -1,0 +1,108 @@
+//! The shapes of the strings in the API, as schema patterns and as the same test in Rust.
+
+/// A label value that is not empty. Source: `IsValidLabelValue` of k8s.io/apimachinery.
+pub(crate) const LABEL_VALUE: &str = r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
+
+/// An image prefix: 1 to 8 segments separated by `/`, none of them empty, perhaps one `/` at the end.
+pub(crate) const IMAGE_PREFIX: &str = r"^[A-Za-z0-9._:@\[\]-]+(/[A-Za-z0-9._:@\[\]-]+){0,7}/?$";
+
+/// The longest image prefix, in bytes.
+pub(crate) const IMAGE_PREFIX_MAX: usize = 253;
+
+/// The most segments that an image prefix may have.
+pub(crate) const IMAGE_PREFIX_SEGMENTS: usize = 8;
+
+/// Whether `value` can be the value of a label and is not empty.
+#[must_use]
+pub fn is_label_value(value: &str) -> bool {
+    value.len() <= 63
+        && value
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        && ends_alphanumeric(value)
+}
+
+/// Whether `key` can be the key of a label: a name, perhaps after a DNS subdomain and `/`.
+///
+/// Source: `IsQualifiedName` of k8s.io/apimachinery.
+#[must_use]
+pub fn is_label_key(key: &str) -> bool {
+    match key.split_once('/') {
+        Some((prefix, name)) => {
+            prefix.len() <= 253 && prefix.split('.').all(is_subdomain_label) && is_label_value(name)
+        }
+        None => is_label_value(key),
+    }
+}
+
+/// Whether `value` is a DNS label: lower case letters, digits and `-`, at most 63, `-` at no end.
+#[must_use]
+pub fn is_dns_label(value: &str) -> bool {
+    value.len() <= 63 && is_subdomain_label(value)
+}
+
+/// Whether `prefix` can stand in `registries` of `allowedRegistries` and in `images` of an exemption.
+#[must_use]
+pub fn is_image_prefix(prefix: &str) -> bool {
+    let segments = prefix.strip_suffix('/').unwrap_or(prefix);
+    prefix.len() <= IMAGE_PREFIX_MAX
+        && segments.split('/').count() <= IMAGE_PREFIX_SEGMENTS
+        && segments.split('/').all(|segment| {
+            !segment.is_empty()
+                && segment.bytes().all(|b| {
+                    b.is_ascii_alphanumeric()
+                        || matches!(b, b'.' | b'_' | b':' | b'@' | b'[' | b']' | b'-')
+                })
+        })
+}
+
+fn is_subdomain_label(label: &str) -> bool {
+    label
+        .bytes()
+        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && ends_alphanumeric(label)
+}
+
+fn ends_alphanumeric(value: &str) -> bool {
+    let ends = [value.bytes().next(), value.bytes().next_back()];
+    ends.into_iter()
+        .all(|b| b.is_some_and(|b| b.is_ascii_alphanumeric()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[rstest::rstest]
+    #[case::host("ghcr.io/acme", true)]
+    #[case::port("registry:5000", true)]
+    #[case::whole_image("ghcr.io/acme/web:1.4", true)]
+    #[case::slash_at_end("ghcr.io/", true)]
+    #[case::eight_segments("a/b/c/d/e/f/g/h", true)]
+    #[case::nine_segments("a/b/c/d/e/f/g/h/i", false)]
+    #[case::scheme("https://ghcr.io", false)]
+    #[case::slash_at_start("/ghcr.io", false)]
+    #[case::only_a_slash("/", false)]
+    #[case::two_slashes_at_end("ghcr.io//", false)]
+    #[case::empty("", false)]
+    #[case::wildcard("ghcr.io/*", false)]
+    #[case::quote("ghcr.io/'", false)]
+    #[case::newline("ghcr.io\n", false)]
+    fn image_prefixes(#[case] prefix: &str, #[case] valid: bool) {
+        assert_eq!(is_image_prefix(prefix), valid);
+    }
+
+    #[rstest::rstest]
+    #[case::name("team", true)]
+    #[case::prefixed("app.kubernetes.io/name", true)]
+    #[case::upper_case_name("acme.io/Team_a", true)]
+    #[case::upper_case_prefix("Acme.io/team", false)]
+    #[case::empty("", false)]
+    #[case::empty_name("acme.io/", false)]
+    #[case::empty_prefix("/team", false)]
+    #[case::two_slashes("a/b/c", false)]
+    #[case::quote("te'am", false)]
+    fn label_keys(#[case] key: &str, #[case] valid: bool) {
+        assert_eq!(is_label_key(key), valid);
+    }
+}

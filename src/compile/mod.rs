@@ -1,0 +1,119 @@
+//! Policies in, objects for a cluster's API server out. A pure function: no clock, no network, the
+//! same input gives the same bytes.
+
+mod capabilities;
+
+pub use capabilities::{Capabilities, ParseVersionError, Version};
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
+
+use crate::api::{Action, BOUNDARY_LABEL, BoundaryPolicy, FieldError, validate};
+
+/// The label that marks the objects that are ours, and its value.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "boundary-operator");
+
+/// The annotation that says which policies, at which generation, an object is made from: a JSON
+/// object from name to generation.
+pub const POLICIES_ANNOTATION: &str = "boundarypolicy.dev/policies";
+
+/// The namespace that the operator owns in every member cluster, for proving.
+pub const PROBE_NAMESPACE: &str = "boundary-operator-probe";
+
+/// The label of a Pod in the probe namespace that asks for something other than a verdict.
+pub const PROBE_LABEL: &str = "boundarypolicy.dev/probe";
+
+/// What the output depends on besides the policies.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the API server can do.
+    pub capabilities: Capabilities,
+    /// The key of the label that puts a namespace into a boundary.
+    pub boundary_label: String,
+    /// Exemptions that ended by now are left out.
+    pub now: Timestamp,
+}
+
+impl Options {
+    /// The usual label, for an API server with `capabilities` at the time `now`.
+    #[must_use]
+    pub fn new(capabilities: Capabilities, now: Timestamp) -> Self {
+        Self {
+            capabilities,
+            boundary_label: BOUNDARY_LABEL.to_owned(),
+            now,
+        }
+    }
+}
+
+/// What policies compile to.
+#[derive(Clone, Debug, Default)]
+pub struct Compilation {
+    /// The objects, sorted by name. Empty where the API server can't enforce anything.
+    pub objects: Vec<AdmissionObject>,
+    /// Policies that can't be compiled and are left out, sorted by name.
+    pub problems: Vec<Problem>,
+}
+
+/// A policy that can't be compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The name of the policy.
+    pub policy: String,
+    /// What is wrong with it; not empty.
+    pub errors: Vec<FieldError>,
+}
+
+/// A `ValidatingAdmissionPolicy` and its binding, which have the same name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdmissionObject {
+    /// The name of both.
+    pub name: String,
+    /// The boundary whose namespaces they match.
+    pub boundary: String,
+    /// What they do with an object that breaks a rule.
+    pub action: Action,
+    /// The policies inside, each with its generation (0 where it has none, as in a file).
+    pub policies: BTreeMap<String, i64>,
+    /// The hash of both specs, which the API server answers to a probe. 16 hexadecimal digits.
+    pub revision: String,
+    /// The policy.
+    pub policy: ValidatingAdmissionPolicy,
+    /// The binding.
+    pub binding: ValidatingAdmissionPolicyBinding,
+}
+
+/// Compiles `policies`, which must have distinct names, for one API server.
+///
+/// Their cluster scope is not looked at: pass those in whose scope the cluster is, see
+/// [`ClusterScope`](crate::api::ClusterScope).
+#[must_use]
+pub fn compile<'p>(
+    policies: impl IntoIterator<Item = &'p BoundaryPolicy>,
+    options: &Options,
+) -> Compilation {
+    let mut problems = Vec::new();
+    let mut valid = Vec::new();
+    for policy in policies {
+        let errors = validate(policy);
+        if errors.is_empty() {
+            valid.push(policy);
+        } else {
+            let policy = policy.metadata.name.clone().unwrap_or_default();
+            problems.push(Problem { policy, errors });
+        }
+    }
+    problems.sort_by(|a, b| a.policy.cmp(&b.policy));
+    if !options.capabilities.validating {
+        return Compilation {
+            objects: Vec::new(),
+            problems,
+        };
+    }
+    drop(valid);
+    let objects = Vec::new();
+    Compilation { objects, problems }
+}

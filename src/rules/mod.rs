@@ -1,0 +1,154 @@
+//! The rules of a policy, one file each.
+//!
+//! To add a rule: write its file, with its fields, its [`Rule`] implementation and its examples,
+//! and add its line to the list below. The schema, the compiler, offline evaluation, the probe and
+//! the tests that go over all rules take it from there.
+
+mod images;
+mod rule;
+
+pub use rule::{Check, Findings, Logic, Rule, Subject, example_pod};
+
+use k8s_openapi::api::core::v1::Pod;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::api::FieldError;
+
+macro_rules! rules {
+    ($($file:ident: $Rule:ident,)+) => {
+        $(
+            mod $file;
+            pub use $file::$Rule;
+        )+
+
+        /// The rules of a policy. At least one is set.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "camelCase")]
+        #[schemars(extend("minProperties" = 1))]
+        #[expect(missing_docs, reason = "each rule is documented at its type, and so in the schema")]
+        pub struct Rules {
+            $(
+                #[serde(default, skip_serializing_if = "Option::is_none")]
+                pub $file: Option<$Rule>,
+            )+
+        }
+
+        /// The name of a rule, as messages and exemptions write it. The order is that of messages.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[expect(missing_docs, reason = "each rule is documented at its type")]
+        pub enum RuleName {
+            $($Rule,)+
+        }
+
+        impl RuleName {
+            /// Every rule, in the order of messages.
+            pub const ALL: &[Self] = &[$(Self::$Rule),+];
+
+            /// The word that stands in the API.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$Rule => stringify!($Rule),)+
+                }
+            }
+
+            /// The CEL of the rule, the same for every policy.
+            #[must_use]
+            pub fn logic(self) -> Logic {
+                match self {
+                    $(Self::$Rule => $Rule::logic(),)+
+                }
+            }
+
+            /// Rules with this one alone, filled with typical values.
+            #[must_use]
+            pub fn sample(self) -> Rules {
+                match self {
+                    $(Self::$Rule => Rules { $file: Some($Rule::sample()), ..Rules::default() },)+
+                }
+            }
+        }
+
+        impl Rules {
+            /// The rules that are set, in the order of messages.
+            #[must_use]
+            pub fn names(&self) -> Vec<RuleName> {
+                let mut names = Vec::new();
+                $(
+                    if self.$file.is_some() {
+                        names.push(RuleName::$Rule);
+                    }
+                )+
+                names
+            }
+
+            /// What the rules check, rule by rule.
+            #[must_use]
+            pub fn checks(&self) -> Vec<(RuleName, Vec<Check>)> {
+                let mut checks = Vec::new();
+                $(
+                    if let Some(rule) = &self.$file {
+                        checks.push((RuleName::$Rule, rule.checks()));
+                    }
+                )+
+                checks
+            }
+
+            /// A Pod that breaks the rule `name`, if it is set.
+            #[must_use]
+            pub fn violating_pod(&self, name: RuleName) -> Option<Pod> {
+                match name {
+                    $(RuleName::$Rule => self.$file.as_ref().map(Rule::violating_pod),)+
+                }
+            }
+
+            /// A Pod that keeps the rule `name`, if it is set.
+            #[must_use]
+            pub fn passing_pod(&self, name: RuleName) -> Option<Pod> {
+                match name {
+                    $(RuleName::$Rule => self.$file.as_ref().map(Rule::passing_pod),)+
+                }
+            }
+
+            /// What can't be compiled, under the field path `path`.
+            pub(crate) fn validate(&self, path: &str, errors: &mut Vec<FieldError>) {
+                if self.names().is_empty() {
+                    errors.push(FieldError::new(path, "must have at least one rule"));
+                }
+                $(
+                    if let Some(rule) = &self.$file {
+                        let path = format!("{path}.{}", rule::camel_case(stringify!($file)));
+                        rule.validate(&path, errors);
+                    }
+                )+
+            }
+        }
+    };
+}
+
+rules! {
+    required_labels: RequiredLabels,
+    allowed_registries: AllowedRegistries,
+    disallow_latest_tag: DisallowLatestTag,
+}
+
+impl std::fmt::Display for RuleName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+// By hand: a derived enum schema with documented variants is a `oneOf`, which is not structural.
+impl JsonSchema for RuleName {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "RuleName".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let names: Vec<_> = Self::ALL.iter().map(|name| name.as_str()).collect();
+        schemars::json_schema!({"type": "string", "enum": names})
+    }
+}
