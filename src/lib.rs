@@ -3,8 +3,10 @@
 //!
 //! - [`api`]: the resources that users write.
 //! - [`compile`](mod@compile): policies in, objects for an API server out.
+//! - [`evaluate`]: verdicts offline, from exactly the CEL that is emitted.
 //! - [`rules`]: the rules of a policy, one file each.
 
 pub mod api;
 pub mod compile;
+pub mod evaluate;
 pub mod rules;

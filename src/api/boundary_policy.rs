@@ -212,12 +212,12 @@ pub struct Exemption {
     /// (`system:serviceaccount:NAMESPACE:NAME` for a service account). Pods that a controller makes
     /// for such a user are not exempt: the controller makes that request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 253)))]
+    #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 340)))]
     pub users: Option<Vec<String>>,
 
     /// Groups whose members' own requests are exempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 32), inner(length(min = 1, max = 253)))]
+    #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 340)))]
     pub groups: Option<Vec<String>>,
 
     /// Image prefixes that are exempt: an image that equals one, or continues one after a `/`.

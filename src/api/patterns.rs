@@ -28,9 +28,7 @@ pub fn is_label_value(value: &str) -> bool {
 #[must_use]
 pub fn is_label_key(key: &str) -> bool {
     match key.split_once('/') {
-        Some((prefix, name)) => {
-            prefix.len() <= 253 && prefix.split('.').all(is_subdomain_label) && is_label_value(name)
-        }
+        Some((prefix, name)) => is_dns_subdomain(prefix) && is_label_value(name),
         None => is_label_value(key),
     }
 }
@@ -39,6 +37,11 @@ pub fn is_label_key(key: &str) -> bool {
 #[must_use]
 pub fn is_dns_label(value: &str) -> bool {
     value.len() <= 63 && is_subdomain_label(value)
+}
+
+/// Whether `value` is a DNS subdomain: DNS labels of any length with `.` between, at most 253.
+pub(crate) fn is_dns_subdomain(value: &str) -> bool {
+    value.len() <= 253 && value.split('.').all(is_subdomain_label)
 }
 
 /// Whether `prefix` can stand in `registries` of `allowedRegistries` and in `images` of an exemption.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::boundary_policy::{BoundaryPolicy, Exemption};
-use super::patterns::{is_dns_label, is_image_prefix, is_label_value};
+use super::patterns::{is_dns_label, is_dns_subdomain, is_image_prefix, is_label_value};
 use super::scope::selects;
 use crate::rules::RuleName;
 
@@ -48,14 +48,10 @@ impl fmt::Display for FieldError {
 #[must_use]
 pub fn validate(policy: &BoundaryPolicy) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    if policy
-        .metadata
-        .name
-        .as_deref()
-        .unwrap_or_default()
-        .is_empty()
-    {
-        errors.push(FieldError::new("metadata.name", "must be set"));
+    let name = policy.metadata.name.as_deref().unwrap_or_default();
+    if !is_dns_subdomain(name) {
+        let message = "is not a name: it must be a DNS subdomain, like no-latest";
+        errors.push(FieldError::quoting("metadata.name", name, message));
     }
     let spec = &policy.spec;
     if !is_label_value(&spec.boundary) {
@@ -113,8 +109,8 @@ fn validate_exemption(exemption: &Exemption, path: &str, errors: &mut Vec<FieldE
     }
     let lists = [
         ("namespaces", namespaces, 32),
-        ("users", users, 32),
-        ("groups", groups, 32),
+        ("users", users, 16),
+        ("groups", groups, 16),
         ("images", images, 16),
     ];
     if lists.iter().all(|(_, list, _)| list.is_none()) {
@@ -144,11 +140,11 @@ fn validate_exemption(exemption: &Exemption, path: &str, errors: &mut Vec<FieldE
                 "images" if !is_image_prefix(item) => {
                     errors.push(FieldError::image_prefix(&path, item));
                 }
-                "users" | "groups" if item.is_empty() || item.chars().count() > 253 => {
+                "users" | "groups" if item.is_empty() || item.chars().count() > 340 => {
                     errors.push(FieldError::quoting(
                         &path,
                         item,
-                        "must have 1 to 253 characters",
+                        "must have 1 to 340 characters",
                     ));
                 }
                 _ => {}

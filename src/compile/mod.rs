@@ -2,9 +2,15 @@
 //! same input gives the same bytes.
 
 mod capabilities;
+mod cel;
+mod emit;
+mod link;
+mod names;
 
 pub use capabilities::{Capabilities, ParseVersionError, Version};
-use std::collections::BTreeMap;
+pub use names::object_name;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -72,8 +78,8 @@ pub struct Problem {
 pub struct AdmissionObject {
     /// The name of both.
     pub name: String,
-    /// The boundary whose namespaces they match.
-    pub boundary: String,
+    /// The boundaries whose namespaces they match. One, until boundaries are grouped.
+    pub boundaries: BTreeSet<String>,
     /// What they do with an object that breaks a rule.
     pub action: Action,
     /// The policies inside, each with its generation (0 where it has none, as in a file).
@@ -89,7 +95,7 @@ pub struct AdmissionObject {
 /// Compiles `policies`, which must have distinct names, for one API server.
 ///
 /// Their cluster scope is not looked at: pass those in whose scope the cluster is, see
-/// [`ClusterScope`](crate::api::ClusterScope).
+/// [`selects`](crate::api::selects).
 #[must_use]
 pub fn compile<'p>(
     policies: impl IntoIterator<Item = &'p BoundaryPolicy>,
@@ -113,7 +119,25 @@ pub fn compile<'p>(
             problems,
         };
     }
-    drop(valid);
-    let objects = Vec::new();
+    let mut objects: Vec<_> = link::link(&valid, options.now)
+        .iter()
+        .map(|linked| emit::emit(linked, options))
+        .collect();
+    objects.sort_by(|a, b| a.name.cmp(&b.name));
     Compilation { objects, problems }
+}
+
+/// When the first exemption of `policies` that holds at `now` ends; what they compile to changes
+/// then.
+#[must_use]
+pub fn next_expiry<'p>(
+    policies: impl IntoIterator<Item = &'p BoundaryPolicy>,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    policies
+        .into_iter()
+        .flat_map(|policy| &policy.spec.exemptions)
+        .filter_map(|exemption| exemption.expires)
+        .filter(|expires| *expires > now)
+        .min()
 }

@@ -63,7 +63,7 @@ impl Rule for AllowedRegistries {
             subject: Subject::PodSpec,
             variables: &[],
             findings: Findings::Images(
-                "variables.candidates.filter(c, !c.exists(p, p in variables.registries[r[0]]))",
+                "variables.candidates.filter(c, !c.exists(p, p in prefixes))",
             ),
             sentence: "'denied image ' + SHORT(v[3]) + ': it is not under ' + v[2] + '.'",
         }

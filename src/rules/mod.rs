@@ -7,6 +7,7 @@
 mod images;
 mod rule;
 
+pub(crate) use images::trimmed;
 pub use rule::{Check, Findings, Logic, Rule, Subject, example_pod};
 
 use k8s_openapi::api::core::v1::Pod;

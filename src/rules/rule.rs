@@ -33,7 +33,7 @@ pub trait Rule {
 pub struct Check {
     /// The values that the CEL reads as `r[2]`, `r[3]`, …; `r[0]` is the policy and `r[1]` the rule.
     pub columns: Vec<String>,
-    /// Image prefixes that the CEL reads as `variables.registries[r[0]]`.
+    /// Image prefixes that the CEL reads as `prefixes`, a map with each as a key.
     pub prefixes: Vec<String>,
 }
 

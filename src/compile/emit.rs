@@ -1,0 +1,663 @@
+//! From what an object holds to the object: CEL whose logic is the same for every policy, and
+//! literal tables with the values of the policies.
+//!
+//! A *row* is a list of strings: policy, rule, and the values of one check. A *finding* is a row and
+//! after it what was found to break it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use k8s_openapi::api::admissionregistration::v1::{
+    MatchCondition, MatchResources, NamedRuleWithOperations, ValidatingAdmissionPolicy,
+    ValidatingAdmissionPolicyBinding, ValidatingAdmissionPolicyBindingSpec,
+    ValidatingAdmissionPolicySpec, Validation, Variable,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use kube::api::ObjectMeta;
+
+use super::link::{Linked, LinkedPolicy, segments};
+use super::{
+    AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE, cel,
+    names,
+};
+use crate::api::{Action, Exemption};
+use crate::rules::{Check, Findings, RuleName, Subject, trimmed};
+
+/// The longest table in one expression, in characters. The API server takes 100,000.
+const MAX_TABLE: usize = 60_000;
+
+/// A message lists so many sentences and counts the rest.
+const MAX_SENTENCES: usize = 8;
+
+/// The room for the sentences of a refusal, in bytes. The API server takes 5,120; the rest is for
+/// ` and N more.`.
+const MAX_DENIAL_BYTES: usize = 5_090;
+
+/// The room for the sentences of all warnings of a boundary, in characters.
+const MAX_WARNING_CHARACTERS: usize = 3_800;
+
+/// The room for ` and N more.`.
+const MORE_CHARACTERS: usize = 24;
+
+/// What a user wrote is cut after so many characters.
+const MAX_SHOWN: usize = 300;
+
+/// Emits the object for `linked`.
+pub(crate) fn emit(linked: &Linked, options: &Options) -> AdmissionObject {
+    let boundaries: BTreeSet<String> = linked.boundaries.keys().cloned().collect();
+    let selector = namespace_selector(&boundaries, &options.boundary_label);
+    let listed = boundaries.iter().cloned().collect::<Vec<_>>().join(", ");
+    let static_message = format!("The boundary policies of {listed} deny this object.");
+
+    let mut policy = ValidatingAdmissionPolicySpec {
+        failure_policy: Some("Fail".to_owned()),
+        match_constraints: Some(MatchResources {
+            resource_rules: Some(checked_resources()),
+            ..matching(selector.clone())
+        }),
+        match_conditions: Some(vec![MatchCondition {
+            name: "created-or-changed".to_owned(),
+            expression: CREATED_OR_CHANGED.to_owned(),
+        }]),
+        variables: Some(Variables::emit(linked, options)),
+        validations: Some(vec![Validation {
+            expression: "variables.denied.size() == 0".to_owned(),
+            message: Some(static_message),
+            message_expression: Some(message_expression()),
+            reason: Some("Forbidden".to_owned()),
+        }]),
+        ..ValidatingAdmissionPolicySpec::default()
+    };
+    let binding = ValidatingAdmissionPolicyBindingSpec {
+        policy_name: linked.name.clone(),
+        validation_actions: vec![linked.action.as_str().to_owned()],
+        match_resources: Some(matching(selector)),
+        ..ValidatingAdmissionPolicyBindingSpec::default()
+    };
+
+    let revision = revision(&policy, &binding);
+    if let Some(validations) = &mut policy.validations {
+        // Only the first validation that fails is shown, so this one must stand first.
+        validations.insert(0, revision_validation(&listed, &revision));
+    }
+
+    let policies: BTreeMap<_, _> = linked
+        .boundaries
+        .values()
+        .flatten()
+        .map(|policy| (policy.name.clone(), policy.generation))
+        .collect();
+    let metadata = metadata(linked, &boundaries, &policies);
+    AdmissionObject {
+        name: linked.name.clone(),
+        boundaries,
+        action: linked.action,
+        policies,
+        revision,
+        policy: ValidatingAdmissionPolicy {
+            metadata: metadata.clone(),
+            spec: Some(policy),
+            status: None,
+        },
+        binding: ValidatingAdmissionPolicyBinding {
+            metadata,
+            spec: binding,
+        },
+    }
+}
+
+/// Bookkeeping by controllers must pass even on objects that break a rule, so only what a rule
+/// looks at counts as a change.
+const CREATED_OR_CHANGED: &str = "request.operation == 'CREATE' || \
+    object.metadata.?labels.orValue({}) != oldObject.metadata.?labels.orValue({}) || \
+    (object.kind == 'Pod' ? dyn(object).spec != dyn(oldObject).spec : \
+    object.kind == 'CronJob' ? dyn(object).spec.jobTemplate != dyn(oldObject).spec.jobTemplate : \
+    dyn(object).spec.template != dyn(oldObject).spec.template)";
+
+const POD_SPEC: &str = "object.kind == 'Pod' ? dyn(object).spec : \
+    object.kind == 'CronJob' ? dyn(object).spec.jobTemplate.spec.template.spec : \
+    dyn(object).spec.template.spec";
+
+const IMAGES: &str = "(variables.podSpec.containers + \
+    variables.podSpec.?initContainers.orValue([]) + \
+    variables.podSpec.?ephemeralContainers.orValue([])).map(c, c.?image.orValue('')) + \
+    variables.podSpec.?volumes.orValue([]).map(v, v.?image.?reference.orValue('')).filter(i, i != '')";
+
+/// On a Pod a rule looks only at what changed: operators move labels on running Pods.
+const CHECKS_LABELS: &str = "object.kind != 'Pod' || request.operation == 'CREATE' || \
+    object.metadata.?labels.orValue({}) != oldObject.metadata.?labels.orValue({})";
+
+const CHECKS_POD_SPEC: &str = "object.kind != 'Pod' || request.operation == 'CREATE' || \
+    dyn(object).spec != dyn(oldObject).spec";
+
+/// The variables of an object, in the order in which they use each other.
+struct Variables {
+    emitted: Vec<Variable>,
+}
+
+impl Variables {
+    fn emit(linked: &Linked, options: &Options) -> Vec<Variable> {
+        let content = Content::of(linked);
+        let mut variables = Self {
+            emitted: Vec::new(),
+        };
+        variables.shared(&content, options);
+        let exemptions = variables.exemptions(&content);
+        for (&rule, rows) in &content.rows {
+            variables.rule(rule, rows, &exemptions);
+        }
+        variables.order(&content);
+        variables.sentences(&content);
+        variables.add("total", "variables.denied.map(d, d.size()).sum()");
+        variables.add("shown", shown(linked.action, linked.parts));
+        variables.emitted
+    }
+
+    fn add(&mut self, name: impl Into<String>, expression: impl Into<String>) {
+        self.emitted.push(Variable {
+            name: name.into(),
+            expression: expression.into(),
+        });
+    }
+
+    /// What several rules read.
+    fn shared(&mut self, content: &Content, options: &Options) {
+        let label = cel::string(&options.boundary_label);
+        self.add(
+            "boundary",
+            format!("namespaceObject.metadata.?labels[?{label}].orValue('')"),
+        );
+        if content.looks_at(Subject::Labels) {
+            self.add("checksLabels", CHECKS_LABELS);
+            self.add("labels", "object.metadata.?labels.orValue({})");
+        }
+        if content.looks_at(Subject::PodSpec) {
+            self.add("checksPodSpec", CHECKS_POD_SPEC);
+            self.add("podSpec", POD_SPEC);
+        }
+        if content.finds_images() {
+            self.add("images", IMAGES);
+            self.add("candidates", candidates(&content.depths));
+        }
+    }
+
+    /// The exemptions, as lists of `[rules, namespaces, users, groups, images]` by policy. Returns
+    /// the expression that gives those of the row `r` that hold for the request.
+    fn exemptions(&mut self, content: &Content) -> BTreeMap<RuleName, String> {
+        let Some(all) = self.by_policy("exemptions", &content.exemptions) else {
+            return BTreeMap::new();
+        };
+        let holding = format!(
+            "({all}).filter(e, r[1] in e[0] && \
+             (e[1].size() == 0 || request.namespace in e[1]) && \
+             (e[2].size() + e[3].size() == 0 || request.userInfo.username in e[2] || \
+             request.userInfo.?groups.orValue([]).exists(g, g in e[3])))"
+        );
+        let rules = content.exempted_rules.iter();
+        rules.map(|&rule| (rule, holding.clone())).collect()
+    }
+
+    /// A table of lists by policy. Returns the expression that gives the list for the row `r`.
+    fn by_policy(&mut self, name: &str, entries: &[(String, String)]) -> Option<String> {
+        let mut lookups = Vec::new();
+        for (index, chunk) in chunks(entries, |(key, value)| key.len() + value.len())
+            .into_iter()
+            .enumerate()
+        {
+            let mut lists: BTreeMap<String, Vec<String>> = BTreeMap::new();
+            for (policy, item) in chunk {
+                lists.entry(policy.clone()).or_default().push(item.clone());
+            }
+            let lists = lists
+                .into_iter()
+                .map(|(policy, items)| (policy, cel::list(items)));
+            let name = numbered(name, index);
+            self.add(&name, cel::map(lists));
+            lookups.push(format!("variables.{name}[?r[0]].orValue([])"));
+        }
+        (!lookups.is_empty()).then(|| lookups.join(" + "))
+    }
+
+    /// The rows of a rule, and its findings: for each row a list.
+    fn rule(&mut self, rule: RuleName, rows: &Rows, exemptions: &BTreeMap<RuleName, String>) {
+        let logic = rule.logic();
+        let name = variable_name(rule);
+        let table = self.rows(&format!("{name}Rows"), rows);
+        for (name, expression) in logic.variables {
+            self.add(*name, *expression);
+        }
+
+        let exemption = exemptions.get(&rule);
+        let mut findings = match logic.findings {
+            Findings::Strings(expression) => format!("({expression}).map(f, r + [f])"),
+            Findings::Images(expression) => {
+                let exempt = exemption.map_or(
+                    "",
+                    |_| ".filter(c, !exempt.exists(e, c.exists(p, p in e[4])))",
+                );
+                format!("{expression}{exempt}.map(c, r + [c[0]])")
+            }
+        };
+        if let Some(prefixes) = self.prefixes(&format!("{name}Prefixes"), rows) {
+            findings = format!("[{prefixes}].map(prefixes, {findings})[0]");
+        }
+        if let Some(holding) = exemption {
+            findings = format!(
+                "[{holding}].map(exempt, exempt.exists(e, e[4].size() == 0) ? [] : {findings})[0]"
+            );
+        }
+        let checks = match logic.subject {
+            Subject::Labels => "checksLabels",
+            Subject::PodSpec => "checksPodSpec",
+        };
+        self.add(
+            name,
+            format!("variables.{table}.map(r, variables.{checks} ? {findings} : [])"),
+        );
+    }
+
+    /// The rows by boundary, in one variable. Returns its name.
+    fn rows(&mut self, name: &str, rows: &Rows) -> String {
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|(boundary, row)| (boundary.clone(), row.literal()))
+            .collect();
+        let chunks = chunks(&rows, |(_, row)| row.len());
+        let tables: Vec<String> = chunks
+            .iter()
+            .map(|chunk| {
+                let mut lists: BTreeMap<String, Vec<String>> = BTreeMap::new();
+                for (boundary, row) in *chunk {
+                    lists.entry(boundary.clone()).or_default().push(row.clone());
+                }
+                let lists = lists
+                    .into_iter()
+                    .map(|(boundary, rows)| (boundary, cel::list(rows)));
+                format!("{}[?variables.boundary].orValue([])", cel::map(lists))
+            })
+            .collect();
+        if let [table] = tables.as_slice() {
+            self.add(name, table.as_str());
+        } else {
+            let mut names = Vec::new();
+            for (index, table) in tables.into_iter().enumerate() {
+                let name = numbered(name, index);
+                self.add(&name, table);
+                names.push(format!("variables.{name}"));
+            }
+            self.add(format!("{name}All"), names.join(" + "));
+            return format!("{name}All");
+        }
+        name.to_owned()
+    }
+
+    /// The prefixes of the rows as maps by policy. Returns the expression that gives those of the
+    /// row `r`. A key is found in a map at once, in a list only by looking at every item.
+    fn prefixes(&mut self, name: &str, rows: &Rows) -> Option<String> {
+        let entries: Vec<_> = rows
+            .iter()
+            .filter(|(_, row)| !row.check.prefixes.is_empty())
+            .map(|(_, row)| {
+                let prefixes: BTreeSet<_> = row.check.prefixes.iter().cloned().collect();
+                let prefixes = prefixes
+                    .into_iter()
+                    .map(|prefix| (prefix, "true".to_owned()));
+                (row.policy.clone(), cel::map(prefixes))
+            })
+            .collect();
+        if entries.is_empty() {
+            return None;
+        }
+        let mut lookup = String::from("{}");
+        let chunks = chunks(&entries, |(key, value)| key.len() + value.len());
+        for (index, chunk) in chunks.into_iter().enumerate() {
+            let name = numbered(name, index);
+            self.add(&name, cel::map(chunk.iter().cloned()));
+            lookup = format!("variables.{name}[?r[0]].orValue({lookup})");
+        }
+        Some(lookup)
+    }
+
+    /// Puts the findings of all rules in the order of messages: policy, rule, container. `order`
+    /// has for each list of findings the index of its rule and the index of its row.
+    fn order(&mut self, content: &Content) {
+        let mut order: BTreeMap<&str, Vec<(&str, usize, usize)>> = BTreeMap::new();
+        for (rule, rows) in content.rows.values().enumerate() {
+            let mut next: BTreeMap<&str, usize> = BTreeMap::new();
+            for (boundary, row) in rows {
+                let index = next.entry(boundary).or_default();
+                let order = order.entry(boundary).or_default();
+                order.push((row.policy.as_str(), rule, *index));
+                *index += 1;
+            }
+        }
+        let order = order.into_iter().map(|(boundary, mut entries)| {
+            entries.sort_unstable();
+            let entries = entries
+                .into_iter()
+                .map(|(_, rule, row)| format!("[{rule}, {row}]"));
+            (boundary.to_owned(), cel::list(entries))
+        });
+        self.add(
+            "order",
+            format!("{}[?variables.boundary].orValue([])", cel::map(order)),
+        );
+        let rules = content.rows.keys();
+        let findings = rules.map(|&rule| format!("variables.{}", variable_name(rule)));
+        self.add(
+            "denied",
+            format!(
+                "variables.order.map(o, {}[o[0]][o[1]]).filter(d, d.size() > 0)",
+                cel::list(findings)
+            ),
+        );
+    }
+
+    /// The first sentences; enough of them, and not many more. Between sentences stands a line
+    /// break, since CEL of 1.30 can't flatten lists; in sentences there is none.
+    fn sentences(&mut self, content: &Content) {
+        let mut rules = content.rows.keys().rev();
+        let Some(last) = rules.next() else { return };
+        let sentence = rules.fold(sentence(*last), |rest, &rule| {
+            let name = cel::string(rule.as_str());
+            format!("v[1] == {name} ? {} : {rest}", sentence(rule))
+        });
+        let finding = format!("\"Policy '\" + v[0] + \"' (\" + v[1] + ') ' + ({sentence})");
+        let findings = format!("{}.map(v, {finding}).join('\\n')", first("d"));
+        self.add(
+            "sentences",
+            format!(
+                "{}.map(d, {findings}).join('\\n').split('\\n')",
+                first("variables.denied")
+            ),
+        );
+    }
+}
+
+/// Rows of a rule with their boundaries, sorted by boundary and policy.
+type Rows = Vec<(String, Row)>;
+
+/// One check of a policy.
+struct Row {
+    policy: String,
+    rule: RuleName,
+    check: Check,
+}
+
+impl Row {
+    fn literal(&self) -> String {
+        let columns = self.check.columns.iter().map(String::as_str);
+        cel::strings(
+            [self.policy.as_str(), self.rule.as_str()]
+                .into_iter()
+                .chain(columns),
+        )
+    }
+}
+
+/// The content of an object, rule by rule.
+struct Content {
+    rows: BTreeMap<RuleName, Rows>,
+    /// Policy and literal.
+    exemptions: Vec<(String, String)>,
+    exempted_rules: BTreeSet<RuleName>,
+    depths: BTreeSet<usize>,
+}
+
+impl Content {
+    fn of(linked: &Linked) -> Self {
+        let mut content = Self {
+            rows: BTreeMap::new(),
+            exemptions: Vec::new(),
+            exempted_rules: BTreeSet::new(),
+            depths: BTreeSet::new(),
+        };
+        for (boundary, policies) in &linked.boundaries {
+            for policy in policies {
+                content.add(boundary, policy);
+            }
+        }
+        content
+    }
+
+    fn add(&mut self, boundary: &str, policy: &LinkedPolicy) {
+        self.depths.extend(policy.prefixes().map(segments));
+        for (rule, checks) in &policy.checks {
+            let rows = self.rows.entry(*rule).or_default();
+            for check in checks {
+                let row = Row {
+                    policy: policy.name.clone(),
+                    rule: *rule,
+                    check: check.clone(),
+                };
+                rows.push((boundary.to_owned(), row));
+            }
+            let mut exempting = policy.exemptions.iter();
+            if exempting.any(|exemption| exemption.rules.contains(rule)) {
+                self.exempted_rules.insert(*rule);
+            }
+        }
+        for exemption in &policy.exemptions {
+            let literal = exemption_literal(exemption);
+            self.exemptions.push((policy.name.clone(), literal));
+        }
+    }
+
+    fn looks_at(&self, subject: Subject) -> bool {
+        self.rows.keys().any(|rule| rule.logic().subject == subject)
+    }
+
+    fn finds_images(&self) -> bool {
+        let mut rules = self.rows.keys();
+        rules.any(|rule| matches!(rule.logic().findings, Findings::Images(_)))
+    }
+}
+
+fn exemption_literal(exemption: &Exemption) -> String {
+    let rules = exemption.rules.iter().map(|rule| rule.as_str());
+    let items = |list: &Option<Vec<String>>| cel::strings(list.iter().flatten());
+    let images = exemption
+        .images
+        .iter()
+        .flatten()
+        .map(|image| trimmed(image));
+    cel::list([
+        cel::strings(rules),
+        items(&exemption.namespaces),
+        items(&exemption.users),
+        items(&exemption.groups),
+        cel::strings(images),
+    ])
+}
+
+/// Each image with the prefixes of it that can be listed: itself, and itself cut after as many
+/// segments as listed prefixes have. Comparing those is much cheaper than trying every prefix.
+fn candidates(depths: &BTreeSet<usize>) -> String {
+    let mut candidate = String::from("[i");
+    for depth in depths {
+        let limit = depth + 1;
+        let _ = write!(
+            candidate,
+            ", [i.split('/', {limit})].map(s, s.size() > {depth} ? \
+             i.substring(0, i.size() - s[{depth}].size() - 1) : i)[0]"
+        );
+    }
+    format!("variables.images.map(i, {candidate}])")
+}
+
+/// The sentence of a rule over a finding `v`.
+fn sentence(rule: RuleName) -> String {
+    let mut sentence = rule.logic().sentence.to_owned();
+    while let Some((before, rest)) = sentence.split_once("SHORT(") {
+        let Some((argument, after)) = rest.split_once(')') else {
+            break;
+        };
+        sentence = format!(
+            "{before}({argument}.size() > {MAX_SHOWN} ? {argument}.substring(0, {MAX_SHOWN}) + '…' : \
+             {argument}).replace('\\n', ' ').replace('\\r', ' '){after}"
+        );
+    }
+    sentence
+}
+
+/// The message: as many of the sentences as are shown, and how many more there are.
+fn message_expression() -> String {
+    let text = first_sentences("variables.shown");
+    format!(
+        "variables.denied.size() == 0 ? '' : {text} + \
+         (variables.total > variables.shown ? \
+         ' and ' + string(variables.total - variables.shown) + ' more.' : '')"
+    )
+}
+
+/// How many sentences there is room for; one in any case.
+fn shown(action: Action, parts: usize) -> String {
+    let counts = cel::list((1..=MAX_SENTENCES).rev().map(|count| count.to_string()));
+    let text = first_sentences("n");
+    let fits = match action {
+        Action::Warn => {
+            let room = MAX_WARNING_CHARACTERS / parts - MORE_CHARACTERS;
+            format!("{text}.size() <= {room}")
+        }
+        Action::Deny | Action::Audit => format!("bytes({text}).size() <= {MAX_DENIAL_BYTES}"),
+    };
+    format!("({counts}.filter(n, n <= variables.sentences.size() && {fits}) + [1])[0]")
+}
+
+/// The first `count` sentences, a space between.
+fn first_sentences(count: &str) -> String {
+    let indexes = cel::list((0..MAX_SENTENCES).map(|index| index.to_string()));
+    format!("{indexes}.filter(k, k < {count}).map(k, variables.sentences[k]).join(' ')")
+}
+
+/// The first items of a list.
+fn first(list: &str) -> String {
+    let indexes = cel::list((0..MAX_SENTENCES).map(|index| index.to_string()));
+    format!("{indexes}.filter(k, k < {list}.size()).map(k, {list}[k])")
+}
+
+/// Runs of entries whose sizes stay under [`MAX_TABLE`] together.
+fn chunks<T>(entries: &[T], size: impl Fn(&T) -> usize) -> Vec<&[T]> {
+    let mut chunks = Vec::new();
+    let (mut start, mut total) = (0, 0);
+    for (index, entry) in entries.iter().enumerate() {
+        let size = size(entry) + 8;
+        if total + size > MAX_TABLE && index > start {
+            chunks.push(&entries[start..index]);
+            (start, total) = (index, 0);
+        }
+        total += size;
+    }
+    if start < entries.len() {
+        chunks.push(&entries[start..]);
+    }
+    chunks
+}
+
+/// `name` for the first of several variables, `name2` for the second.
+fn numbered(name: &str, index: usize) -> String {
+    match index {
+        0 => name.to_owned(),
+        _ => format!("{name}{}", index + 1),
+    }
+}
+
+fn variable_name(rule: RuleName) -> String {
+    let (initial, rest) = rule.as_str().split_at(1);
+    initial.to_lowercase() + rest
+}
+
+/// Every workload kind, and what else makes a node pull an image.
+fn checked_resources() -> Vec<NamedRuleWithOperations> {
+    [
+        ("", &["pods", "pods/ephemeralcontainers"][..]),
+        (
+            "apps",
+            &["deployments", "replicasets", "statefulsets", "daemonsets"],
+        ),
+        ("batch", &["jobs", "cronjobs"]),
+    ]
+    .into_iter()
+    .map(|(group, resources)| NamedRuleWithOperations {
+        api_groups: Some(vec![group.to_owned()]),
+        api_versions: Some(vec!["v1".to_owned()]),
+        operations: Some(vec!["CREATE".to_owned(), "UPDATE".to_owned()]),
+        resources: Some(
+            resources
+                .iter()
+                .map(|&resource| resource.to_owned())
+                .collect(),
+        ),
+        scope: Some("Namespaced".to_owned()),
+        ..NamedRuleWithOperations::default()
+    })
+    .collect()
+}
+
+/// The defaults of the API server stand here too, so that what it stores equals what is emitted.
+fn matching(namespaces: LabelSelector) -> MatchResources {
+    MatchResources {
+        match_policy: Some("Equivalent".to_owned()),
+        namespace_selector: Some(namespaces),
+        object_selector: Some(LabelSelector::default()),
+        ..MatchResources::default()
+    }
+}
+
+fn namespace_selector(boundaries: &BTreeSet<String>, label: &str) -> LabelSelector {
+    match boundaries.first() {
+        Some(boundary) if boundaries.len() == 1 => LabelSelector {
+            match_labels: Some([(label.to_owned(), boundary.clone())].into()),
+            ..LabelSelector::default()
+        },
+        _ => LabelSelector {
+            match_expressions: Some(vec![LabelSelectorRequirement {
+                key: label.to_owned(),
+                operator: "In".to_owned(),
+                values: Some(boundaries.iter().cloned().collect()),
+            }]),
+            ..LabelSelector::default()
+        },
+    }
+}
+
+fn revision(
+    policy: &ValidatingAdmissionPolicySpec,
+    binding: &ValidatingAdmissionPolicyBindingSpec,
+) -> String {
+    // Serializing these types can't fail: their maps have strings as keys.
+    let bytes = serde_json::to_vec(&(policy, binding)).unwrap_or_default();
+    names::hash(&bytes)
+}
+
+/// Answers the probe with the revision that the API server acts on.
+fn revision_validation(boundaries: &str, revision: &str) -> Validation {
+    Validation {
+        expression: format!(
+            "!(request.namespace == {} && object.metadata.?labels[?{}].orValue('') == 'revision')",
+            cel::string(PROBE_NAMESPACE),
+            cel::string(PROBE_LABEL)
+        ),
+        message: Some(format!("boundary {boundaries} revision {revision}")),
+        reason: Some("Forbidden".to_owned()),
+        ..Validation::default()
+    }
+}
+
+fn metadata(
+    linked: &Linked,
+    boundaries: &BTreeSet<String>,
+    policies: &BTreeMap<String, i64>,
+) -> ObjectMeta {
+    let mut labels = BTreeMap::from([(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned())]);
+    if let Some(boundary) = boundaries.first().filter(|_| boundaries.len() == 1) {
+        labels.insert(crate::api::BOUNDARY_LABEL.to_owned(), boundary.clone());
+    }
+    let policies = serde_json::to_string(policies).unwrap_or_default();
+    ObjectMeta {
+        name: Some(linked.name.clone()),
+        labels: Some(labels),
+        annotations: Some([(POLICIES_ANNOTATION.to_owned(), policies)].into()),
+        ..ObjectMeta::default()
+    }
+}

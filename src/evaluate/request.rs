@@ -1,0 +1,142 @@
+//! What the API server would be asked.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+/// A kind whose objects are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "they are the kinds of Kubernetes")]
+pub enum Kind {
+    Pod,
+    Deployment,
+    ReplicaSet,
+    StatefulSet,
+    DaemonSet,
+    Job,
+    CronJob,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 7] = [
+        Self::Pod,
+        Self::Deployment,
+        Self::ReplicaSet,
+        Self::StatefulSet,
+        Self::DaemonSet,
+        Self::Job,
+        Self::CronJob,
+    ];
+
+    /// The kind of an object, if it is checked.
+    #[must_use]
+    pub fn of(object: &Value) -> Option<Self> {
+        let api_version = object.get("apiVersion")?.as_str()?;
+        let kind = object.get("kind")?.as_str()?;
+        Self::ALL
+            .into_iter()
+            .find(|candidate| candidate.as_str() == kind && candidate.api_version() == api_version)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pod => "Pod",
+            Self::Deployment => "Deployment",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::StatefulSet => "StatefulSet",
+            Self::DaemonSet => "DaemonSet",
+            Self::Job => "Job",
+            Self::CronJob => "CronJob",
+        }
+    }
+
+    /// Its resource.
+    #[must_use]
+    pub fn plural(self) -> &'static str {
+        match self {
+            Self::Pod => "pods",
+            Self::Deployment => "deployments",
+            Self::ReplicaSet => "replicasets",
+            Self::StatefulSet => "statefulsets",
+            Self::DaemonSet => "daemonsets",
+            Self::Job => "jobs",
+            Self::CronJob => "cronjobs",
+        }
+    }
+
+    /// Its API group.
+    #[must_use]
+    pub fn group(self) -> &'static str {
+        match self {
+            Self::Pod => "",
+            Self::Deployment | Self::ReplicaSet | Self::StatefulSet | Self::DaemonSet => "apps",
+            Self::Job | Self::CronJob => "batch",
+        }
+    }
+
+    /// Its API group and version.
+    #[must_use]
+    pub fn api_version(self) -> &'static str {
+        match self.group() {
+            "" => "v1",
+            "apps" => "apps/v1",
+            _ => "batch/v1",
+        }
+    }
+}
+
+/// What is done to the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// It is created.
+    Create,
+    /// It is changed.
+    Update,
+}
+
+impl Operation {
+    /// The word of the admission API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+        }
+    }
+}
+
+/// A request, as an API server would judge it.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The kind of the object.
+    pub kind: Kind,
+    /// The subresource, for example `ephemeralcontainers`; empty: none.
+    pub sub_resource: &'a str,
+    /// What is done to the object.
+    pub operation: Operation,
+    /// The object as it is to be.
+    pub object: &'a Value,
+    /// The object as it was; on an update only.
+    pub old_object: Option<&'a Value>,
+    /// The namespace of the object.
+    pub namespace: &'a str,
+    /// The labels of the namespace.
+    pub namespace_labels: &'a BTreeMap<String, String>,
+    /// Who asks.
+    pub user: &'a str,
+    /// The groups of who asks.
+    pub groups: &'a [String],
+}
+
+impl Request<'_> {
+    /// The resource and subresource, as rules name them.
+    pub(super) fn resource(&self) -> String {
+        match self.sub_resource {
+            "" => self.kind.plural().to_owned(),
+            sub_resource => format!("{}/{sub_resource}", self.kind.plural()),
+        }
+    }
+}
