@@ -59,9 +59,9 @@ mod tests {
         "Team_A",
         Action::Deny,
         1,
-        "team-a.h0fc0cb1e79a8a4bf.boundarypolicy.dev"
+        "team-a.he61a548267596fe2.boundarypolicy.dev"
     )]
-    #[case("web.2", Action::Deny, 1, "web-2.h62a09f8d9a2b6bf1.boundarypolicy.dev")]
+    #[case("web.2", Action::Deny, 1, "web-2.h7515d04d47351693.boundarypolicy.dev")]
     fn names(
         #[case] boundary: &str,
         #[case] action: Action,

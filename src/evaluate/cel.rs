@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use cel::extensions;
+use cel::extractors::This;
 use cel::objects::{Key, Map};
-use cel::{Env, Value};
+use cel::{Context, Env, ExecutionError, Value};
 use serde_json::json;
 
 use super::request::Request;
@@ -15,6 +16,21 @@ pub(super) fn environment() -> Result<Env, cel::DeclarationError> {
     let mut env = Env::stdlib().with_optional_support(true);
     env.add_extension(extensions::strings)?;
     Ok(env)
+}
+
+/// Adds `sum` of whole numbers, from the list library of Kubernetes.
+pub(super) fn add_functions(context: &mut Context<'_, '_>) -> Result<(), cel::DeclarationError> {
+    context.add_function("sum", |This(list): This<Arc<Vec<Value>>>| {
+        list.iter().try_fold(0_i64, |sum, item| match item {
+            Value::Int(int) => sum
+                .checked_add(*int)
+                .ok_or_else(|| ExecutionError::function_error("sum", "overflow")),
+            other => Err(ExecutionError::function_error(
+                "sum",
+                format!("{other:?} is no int"),
+            )),
+        })
+    })
 }
 
 /// What an expression can read.

@@ -177,6 +177,8 @@ impl Prepared {
             cause,
         };
         let mut context = Context::with_env(Arc::clone(env));
+        cel::add_functions(&mut context)
+            .map_err(|cause| unsupported("the environment", cause.to_string()))?;
         for (name, value) in cel::bindings(request) {
             context.add_variable_from_value(name, value);
         }

@@ -1,0 +1,86 @@
+//! What several tests use.
+#![allow(dead_code, unreachable_pub, reason = "not every test uses everything")]
+
+use std::collections::BTreeMap;
+
+use boundary_operator::api::{BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicySpec};
+use boundary_operator::compile::{AdmissionObject, Capabilities, Options, compile};
+use boundary_operator::evaluate::{Evaluator, Kind, Operation, Request};
+use boundary_operator::rules::Rules;
+use serde::Serialize;
+use serde_json::Value;
+
+/// The time at which everything is compiled.
+pub const NOW: &str = "2026-11-30T00:00:00Z";
+
+/// A policy that denies.
+pub fn policy(name: &str, boundary: &str, rules: Rules) -> BoundaryPolicy {
+    let spec = BoundaryPolicySpec {
+        boundary: boundary.to_owned(),
+        action: boundary_operator::api::Action::Deny,
+        clusters: None,
+        rules,
+        exemptions: Vec::new(),
+    };
+    BoundaryPolicy::new(name, spec)
+}
+
+/// Compiles for Kubernetes 1.30; every policy must be valid.
+pub fn compiled(policies: &[BoundaryPolicy]) -> Vec<AdmissionObject> {
+    let capabilities = Capabilities::of("1.30".parse().unwrap());
+    let options = Options::new(capabilities, NOW.parse().unwrap());
+    let compilation = compile(policies, &options);
+    assert_eq!(compilation.problems, []);
+    compilation.objects
+}
+
+pub fn to_json(object: impl Serialize) -> Value {
+    serde_json::to_value(object).unwrap()
+}
+
+/// Judges offline, in a namespace of the boundary `web`.
+pub struct Judge {
+    evaluator: Evaluator,
+    pub namespace: &'static str,
+    pub labels: BTreeMap<String, String>,
+    pub user: &'static str,
+    pub groups: Vec<String>,
+}
+
+impl Judge {
+    pub fn new(policies: &[BoundaryPolicy]) -> Self {
+        Self {
+            evaluator: Evaluator::new(&compiled(policies)).unwrap(),
+            namespace: "web",
+            labels: [(BOUNDARY_LABEL.to_owned(), "web".to_owned())].into(),
+            user: "someone",
+            groups: Vec::new(),
+        }
+    }
+
+    pub fn create(&self, object: &Value) -> Option<String> {
+        self.judge(Operation::Create, object, None)
+    }
+
+    pub fn update(&self, old: &Value, object: &Value) -> Option<String> {
+        self.judge(Operation::Update, object, Some(old))
+    }
+
+    /// The messages, joined.
+    fn judge(&self, operation: Operation, object: &Value, old: Option<&Value>) -> Option<String> {
+        let request = Request {
+            kind: Kind::of(object).unwrap(),
+            sub_resource: "",
+            operation,
+            object,
+            old_object: old,
+            namespace: self.namespace,
+            namespace_labels: &self.labels,
+            user: self.user,
+            groups: &self.groups,
+        };
+        let findings = self.evaluator.judge(&request).unwrap();
+        let messages: Vec<_> = findings.into_iter().map(|f| f.message).collect();
+        (!messages.is_empty()).then(|| messages.join("\n"))
+    }
+}
