@@ -8,7 +8,7 @@ use boundary_operator::compile::{AdmissionObject, Capabilities, Options, compile
 use boundary_operator::evaluate::{Evaluator, Kind, Operation, Request};
 use boundary_operator::rules::Rules;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// The time at which everything is compiled.
 pub const NOW: &str = "2026-11-30T00:00:00Z";
@@ -23,6 +23,32 @@ pub fn policy(name: &str, boundary: &str, rules: Rules) -> BoundaryPolicy {
         exemptions: Vec::new(),
     };
     BoundaryPolicy::new(name, spec)
+}
+
+/// The largest policy that the API takes.
+pub fn largest(name: &str) -> BoundaryPolicy {
+    let prefix = |n: usize| {
+        let start = format!("r{n}.invalid");
+        let segment = "s".repeat((253 - start.len()) / 7 - 1);
+        let mut prefix = start + &format!("/{segment}").repeat(7);
+        prefix += &"t".repeat(253 - prefix.len());
+        prefix
+    };
+    let registries: Vec<_> = (0..100).map(prefix).collect();
+    let labels: serde_json::Map<_, _> = (0..32)
+        .map(|n| {
+            (
+                format!("{}/{}{n:02}", "d".repeat(253), "k".repeat(61)),
+                json!("v".repeat(63)),
+            )
+        })
+        .collect();
+    let rules = json!({
+        "allowedRegistries": {"registries": registries},
+        "disallowLatestTag": {},
+        "requiredLabels": {"labels": labels},
+    });
+    policy(name, "web", serde_json::from_value(rules).unwrap())
 }
 
 /// Compiles for Kubernetes 1.30; every policy must be valid.
