@@ -27,6 +27,11 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 /// joins the lines of descriptions, since those who show them break lines themselves.
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.nullable = None;
+    // The API server knows no unsigned formats and warns of them; `minimum: 0` stays.
+    schema.format = schema
+        .format
+        .take()
+        .filter(|format| !format.starts_with("uint"));
     if let Some(description) = &mut schema.description {
         let paragraphs: Vec<_> = description
             .split("\n\n")

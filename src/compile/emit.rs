@@ -342,8 +342,9 @@ impl Variables {
             "order",
             format!("{}[?variables.boundary].orValue([])", cel::map(order)),
         );
+        // `dyn`, since the type checker finds lists of strings and of `dyn` among them.
         let rules = content.rows.keys();
-        let findings = rules.map(|&rule| format!("variables.{}", variable_name(rule)));
+        let findings = rules.map(|&rule| format!("dyn(variables.{})", variable_name(rule)));
         self.add(
             "denied",
             format!(
