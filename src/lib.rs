@@ -9,4 +9,5 @@
 pub mod api;
 pub mod compile;
 pub mod evaluate;
+pub mod fleet;
 pub mod rules;

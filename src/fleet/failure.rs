@@ -1,0 +1,153 @@
+//! Why a request to a member cluster failed, as far as it changes what happens next.
+
+use std::time::Duration;
+
+use crate::api::ClusterState;
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    /// There was no answer.
+    #[error("{message}")]
+    Unreachable {
+        /// In one word.
+        reason: &'static str,
+        /// In words.
+        message: String,
+    },
+    /// The API server does not know who asks.
+    #[error("the API server refused the credentials: {0}")]
+    Unauthorized(String),
+    /// The credentials lack a permission.
+    #[error("the credentials lack a permission: {0}")]
+    Forbidden(String),
+    /// The API server does not take the object.
+    #[error("{0}")]
+    Refused(String),
+    /// The object is not what it was when it was read.
+    #[error("the object changed in the meantime: {0}")]
+    Conflict(String),
+    /// The API server failed.
+    #[error("the API server failed: {0}")]
+    Server(String),
+}
+
+/// What became of a policy in a cluster, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// What became of it.
+    pub state: ClusterState,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, in words.
+    pub message: String,
+}
+
+impl Verdict {
+    /// A verdict.
+    pub fn new(state: ClusterState, reason: &str, message: impl Into<String>) -> Self {
+        let message = message.into().chars().take(1024).collect();
+        Self {
+            state,
+            reason: reason.to_owned(),
+            message,
+        }
+    }
+}
+
+impl Failure {
+    /// Whether nothing else will work either, now.
+    #[must_use]
+    pub(crate) fn concerns_the_cluster(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::Unauthorized(_))
+    }
+
+    /// What it means for a policy.
+    #[must_use]
+    pub(crate) fn verdict(&self) -> Verdict {
+        let (state, reason) = match self {
+            Self::Unreachable { reason, .. } => (ClusterState::Unreachable, *reason),
+            Self::Unauthorized(_) => (ClusterState::Forbidden, "Unauthorized"),
+            Self::Forbidden(_) => (ClusterState::Forbidden, "Forbidden"),
+            Self::Refused(_) => (ClusterState::NotEnforced, "Refused"),
+            Self::Conflict(_) => (ClusterState::Pending, "Conflict"),
+            Self::Server(_) => (ClusterState::Pending, "ServerError"),
+        };
+        Verdict::new(state, reason, self.to_string())
+    }
+}
+
+impl From<kube::Error> for Failure {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => {
+                let message = status.message.clone();
+                match status.code {
+                    400 | 413 | 422 => Self::Refused(message),
+                    401 => Self::Unauthorized(message),
+                    403 => Self::Forbidden(permission(&message)),
+                    404 | 409 => Self::Conflict(message),
+                    _ => Self::Server(message),
+                }
+            }
+            kube::Error::SerdeError(error) => {
+                Self::Server(format!("its answer can't be read: {error}"))
+            }
+            error => Self::Unreachable {
+                reason: "ConnectionFailed",
+                message: root_cause(&error),
+            },
+        }
+    }
+}
+
+/// The part of a refusal that names verb and resource:
+/// `pods is forbidden: User "x" cannot list resource "pods" …`.
+fn permission(message: &str) -> String {
+    let start = message.find("cannot ").unwrap_or_default();
+    message[start..].to_owned()
+}
+
+/// The innermost error, which is the one that says something, without the layers around it.
+fn root_cause(error: &kube::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
+
+/// Waits for `request` at most as long as `timeout`.
+pub(crate) async fn limited<T>(
+    timeout: Duration,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(timeout, request).await {
+        Ok(answer) => answer.map_err(Failure::from),
+        Err(_) => Err(Failure::Unreachable {
+            reason: "Timeout",
+            message: format!("no answer within {timeout:?}"),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    #[test]
+    fn a_missing_permission_is_named() {
+        let message = "validatingadmissionpolicies.admissionregistration.k8s.io is forbidden: User \"op\" cannot list resource \"validatingadmissionpolicies\" in API group \"admissionregistration.k8s.io\" at the cluster scope";
+        let status = Status::failure(message, "Forbidden").with_code(403);
+        let verdict = Failure::from(kube::Error::Api(Box::new(status))).verdict();
+        assert_eq!(verdict.state, ClusterState::Forbidden);
+        assert!(
+            verdict.message.starts_with(
+                "the credentials lack a permission: cannot list resource \"validatingadmissionpolicies\""
+            ),
+            "{}",
+            verdict.message
+        );
+    }
+}

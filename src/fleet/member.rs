@@ -1,0 +1,439 @@
+//! The task of one member cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, ListParams};
+use kube::{Client, ResourceExt as _};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use super::apply::{Outcome, Target, apply};
+use super::backoff::{Backoff, jitter};
+use super::discover::{Discovered, discover};
+use super::failure::{Failure, Verdict, limited};
+use super::plan::Existing;
+use super::prove::prove;
+use super::report::{PolicyReport, Report, Wanted};
+use super::{FleetSettings, Source};
+use crate::api::{BoundaryPolicy, ClusterState, ObjectRef};
+use crate::compile::{AdmissionObject, Compilation, Options, compile, next_expiry};
+
+/// The longest wait between two attempts to reach a cluster.
+const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+
+/// Namespaces that are asked for at once.
+const PAGE: u32 = 500;
+
+/// What a task has besides its cluster.
+pub(crate) struct Task {
+    pub(crate) settings: Arc<FleetSettings>,
+    pub(crate) wanted: watch::Receiver<Wanted>,
+    pub(crate) reports: mpsc::UnboundedSender<Report>,
+}
+
+/// Keeps a cluster as it is wanted, until it is dropped.
+pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
+    let config = match source.config(&task.settings).await {
+        Ok(config) => config,
+        Err(problem) => {
+            report.problem = Some(problem);
+            let _ = task.reports.send(report);
+            return std::future::pending().await;
+        }
+    };
+    report.insecure = config.accept_invalid_certs;
+    let client = match Client::try_from(config) {
+        Ok(client) => client,
+        Err(_) => {
+            report.problem = Some(unusable_client());
+            let _ = task.reports.send(report);
+            return std::future::pending().await;
+        }
+    };
+    let target = Target {
+        client,
+        timeout: task.settings.request_timeout,
+        permits: task.settings.permits.clone(),
+    };
+    let mut member = Member::new(target, task.settings.clone(), report);
+    let longest = LONGEST_BACKOFF.min(task.settings.capabilities_interval);
+    let mut backoff = Backoff::new(longest);
+    loop {
+        let wanted = task.wanted.borrow_and_update().clone();
+        let wait = match member.cycle(&wanted).await {
+            Ok(true) => {
+                backoff.reset();
+                member.until_due(&wanted)
+            }
+            Ok(false) => backoff.next(),
+            Err(failure) => {
+                member.failed(&failure, &wanted);
+                backoff.next()
+            }
+        };
+        if task.reports.send(member.report.clone()).is_err() {
+            return;
+        }
+        tokio::select! {
+            changed = task.wanted.changed() => if changed.is_err() { return },
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// Why no client can be made. The cause is left out: it may quote a key.
+pub(crate) fn unusable_client() -> Verdict {
+    Verdict::new(
+        ClusterState::Unreachable,
+        "InvalidKubeconfig",
+        "no TLS client can be made from certificate-authority-data, client-certificate-data and \
+         client-key-data: they must be certificates and a key in PEM, encoded in base64",
+    )
+}
+
+struct Member {
+    target: Target,
+    settings: Arc<FleetSettings>,
+    report: Report,
+    discovered: Option<Discovered>,
+    next_discovery: Instant,
+    next_resync: Instant,
+    failures: u32,
+    /// What was there when it was last read.
+    existing: Existing,
+    /// Policies that the API server refuses as they are.
+    refused: BTreeMap<String, (Arc<BoundaryPolicy>, Failure)>,
+}
+
+impl Member {
+    fn new(target: Target, settings: Arc<FleetSettings>, report: Report) -> Self {
+        Self {
+            target,
+            settings,
+            report,
+            discovered: None,
+            next_discovery: Instant::now(),
+            next_resync: Instant::now(),
+            failures: 0,
+            existing: Existing::default(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// Looks and acts once. Says whether everything is as it should be until something is due.
+    async fn cycle(&mut self, wanted: &Wanted) -> Result<bool, Failure> {
+        let discovered = self.discover().await?;
+        let settled = match discovered.unsupported() {
+            Some(problem) => {
+                self.report.policies.clear();
+                self.report.leftovers.clear();
+                self.report.problem = Some(problem);
+                true
+            }
+            None => self.enforce(wanted, &discovered).await?,
+        };
+        self.count_namespaces(wanted).await;
+        self.failures = 0;
+        self.report.last_contact = Some(Timestamp::now());
+        self.next_resync = Instant::now() + jitter(self.settings.resync_interval);
+        Ok(settled)
+    }
+
+    /// What the cluster can do, asked again when it is time or contact was lost.
+    async fn discover(&mut self) -> Result<Discovered, Failure> {
+        let known = self.discovered.take();
+        if let Some(known) = &known
+            && self.failures == 0
+            && Instant::now() < self.next_discovery
+        {
+            self.discovered = Some(known.clone());
+            return Ok(known.clone());
+        }
+        let discovered = match discover(&self.target.client, self.target.timeout).await {
+            Ok(discovered) => discovered,
+            Err(failure) => {
+                self.discovered = known;
+                return Err(failure);
+            }
+        };
+        if known.as_ref() != Some(&discovered) {
+            tracing::info!(
+                cluster = self.report.cluster,
+                version = discovered.version,
+                validating = discovered.capabilities.validating,
+                "read what the cluster can do"
+            );
+            self.refused.clear();
+        }
+        self.next_discovery = Instant::now() + jitter(self.settings.capabilities_interval);
+        self.report.version = Some(discovered.version.clone());
+        self.report.apis.clone_from(&discovered.apis);
+        self.discovered = Some(discovered.clone());
+        Ok(discovered)
+    }
+
+    async fn enforce(&mut self, wanted: &Wanted, discovered: &Discovered) -> Result<bool, Failure> {
+        self.refused
+            .retain(|_, (refused, _)| wanted.contains(refused));
+        let options = Options {
+            capabilities: discovered.capabilities,
+            boundary_label: self.settings.boundary_label.clone(),
+            now: Timestamp::now(),
+        };
+        // Each round leaves out at least one policy more.
+        loop {
+            let accepted = || {
+                wanted
+                    .iter()
+                    .filter(|p| !self.refused.contains_key(&p.name_any()))
+            };
+            let Compilation { objects, problems } =
+                compile(accepted().map(AsRef::as_ref), &options);
+            let outcome = apply(&self.target, &objects).await?;
+            let refused: BTreeSet<String> = outcome.refused().into_iter().map(Into::into).collect();
+            if refused.is_empty() {
+                let invalid = problems.into_iter().map(|problem| {
+                    let texts: Vec<_> = problem.errors.iter().map(ToString::to_string).collect();
+                    let state = ClusterState::NotEnforced;
+                    (
+                        problem.policy,
+                        Verdict::new(state, "InvalidPolicy", texts.join("; ")),
+                    )
+                });
+                let settled = outcome.failed.is_empty() && outcome.remaining.steps.is_empty();
+                self.assess(wanted, &objects, invalid.collect(), outcome);
+                return Ok(settled);
+            }
+            let accepted: Vec<_> = accepted().cloned().collect();
+            for object in objects
+                .iter()
+                .filter(|object| refused.contains(&object.name))
+            {
+                let inside = accepted
+                    .iter()
+                    .filter(|p| object.policies.contains_key(&p.name_any()));
+                let inside: Vec<_> = inside.cloned().collect();
+                let mut culprits = self.culprits(&inside, &options).await?;
+                if culprits.is_empty() {
+                    let failure = &outcome.failed[&object.name];
+                    culprits = inside.into_iter().map(|p| (p, failure.clone())).collect();
+                }
+                for (policy, failure) in culprits {
+                    tracing::warn!(
+                        cluster = self.report.cluster,
+                        policy = policy.name_any(),
+                        %failure,
+                        "the API server refuses a policy; it is left out"
+                    );
+                    self.refused.insert(policy.name_any(), (policy, failure));
+                }
+            }
+        }
+    }
+
+    /// Those of `policies` without which the API server takes the rest.
+    async fn culprits(
+        &self,
+        policies: &[Arc<BoundaryPolicy>],
+        options: &Options,
+    ) -> Result<Vec<(Arc<BoundaryPolicy>, Failure)>, Failure> {
+        let mut kept: Vec<Arc<BoundaryPolicy>> = Vec::new();
+        let mut culprits = Vec::new();
+        'policies: for policy in policies {
+            kept.push(policy.clone());
+            for object in compile(kept.iter().map(AsRef::as_ref), options).objects {
+                match self.target.try_out(&object).await {
+                    Ok(()) => {}
+                    Err(failure @ Failure::Refused(_)) => {
+                        kept.pop();
+                        culprits.push((policy.clone(), failure));
+                        continue 'policies;
+                    }
+                    Err(failure) => return Err(failure),
+                }
+            }
+        }
+        Ok(culprits)
+    }
+
+    /// Says of each policy what became of it.
+    fn assess(
+        &mut self,
+        wanted: &Wanted,
+        objects: &[AdmissionObject],
+        mut invalid: BTreeMap<String, Verdict>,
+        outcome: Outcome,
+    ) {
+        let there = outcome.existing.generations();
+        let mut verdicts: BTreeMap<&str, Verdict> = BTreeMap::new();
+        for object in objects {
+            let verdict = verdict(object, &outcome);
+            for policy in object.policies.keys() {
+                verdicts.insert(policy, verdict.clone());
+            }
+        }
+        self.report.problem = None;
+        self.report.policies = wanted
+            .iter()
+            .map(|policy| {
+                let name = policy.name_any();
+                let verdict = invalid
+                    .remove(&name)
+                    .or_else(|| {
+                        self.refused
+                            .get(&name)
+                            .map(|(_, failure)| failure.verdict())
+                    })
+                    .or_else(|| verdicts.get(name.as_str()).cloned())
+                    .unwrap_or_else(|| Verdict::new(ClusterState::Pending, "Applying", ""));
+                let wanted = policy.metadata.generation.unwrap_or_default();
+                let generation = there.get(&name).copied();
+                (
+                    name,
+                    PolicyReport {
+                        wanted,
+                        generation,
+                        verdict,
+                    },
+                )
+            })
+            .collect();
+        self.existing = outcome.existing;
+        let names: BTreeSet<_> = objects.iter().map(|object| object.name.as_str()).collect();
+        self.report.leftovers = leftovers(&self.existing, &names);
+    }
+
+    /// Counts the namespaces of each boundary. What can't be counted takes nothing away from what
+    /// is enforced.
+    async fn count_namespaces(&mut self, wanted: &Wanted) {
+        if wanted.is_empty() {
+            self.report.namespaces = None;
+            return;
+        }
+        let label = &self.settings.boundary_label;
+        let api: Api<Namespace> = Api::all(self.target.client.clone());
+        let mut params = ListParams::default().labels(label).limit(PAGE);
+        let mut counts = BTreeMap::new();
+        loop {
+            let page = match limited(self.target.timeout, api.list_metadata(&params)).await {
+                Ok(page) => page,
+                Err(failure) => {
+                    tracing::warn!(
+                        cluster = self.report.cluster,
+                        %failure,
+                        "namespaces can't be counted"
+                    );
+                    self.report.namespaces = None;
+                    return;
+                }
+            };
+            for namespace in &page.items {
+                if let Some(boundary) = namespace.labels().get(label) {
+                    *counts.entry(boundary.clone()).or_default() += 1;
+                }
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => break,
+            }
+        }
+        self.report.namespaces = Some(counts);
+    }
+
+    /// Takes note of a failure of the whole cluster. One failure after contact is not told yet: it
+    /// is tried again at once.
+    fn failed(&mut self, failure: &Failure, wanted: &Wanted) {
+        self.failures = self.failures.saturating_add(1);
+        let verdict = failure.verdict();
+        tracing::warn!(
+            cluster = self.report.cluster,
+            failures = self.failures,
+            %failure,
+            "the cluster could not be brought up to date"
+        );
+        if self.failures == 1 && self.report.last_contact.is_some() {
+            return;
+        }
+        // The text of the first failure of a kind stays, so that retries write no status.
+        let told = self.report.problem.as_ref();
+        if told.is_none_or(|told| (told.state, &told.reason) != (verdict.state, &verdict.reason)) {
+            self.report.problem = Some(verdict);
+        }
+        let there = self.existing.generations();
+        if !there
+            .keys()
+            .all(|name| wanted.iter().any(|policy| policy.name_any() == *name))
+        {
+            let options = self.discovered.as_ref().map(|discovered| Options {
+                capabilities: discovered.capabilities,
+                boundary_label: self.settings.boundary_label.clone(),
+                now: Timestamp::now(),
+            });
+            let Some(options) = options else { return };
+            let compiled = compile(wanted.iter().map(AsRef::as_ref), &options);
+            let names = compiled
+                .objects
+                .iter()
+                .map(|object| object.name.as_str())
+                .collect();
+            self.report.leftovers = leftovers(&self.existing, &names);
+        }
+    }
+
+    /// How long there is nothing to do.
+    fn until_due(&self, wanted: &Wanted) -> Duration {
+        let due = self.next_discovery.min(self.next_resync);
+        let wait = due.saturating_duration_since(Instant::now());
+        let now = Timestamp::now();
+        match next_expiry(wanted.iter().map(AsRef::as_ref), now) {
+            Some(expiry) => {
+                let until = Duration::try_from(expiry.duration_since(now)).unwrap_or_default();
+                wait.min(until + Duration::from_millis(10))
+            }
+            None => wait,
+        }
+    }
+}
+
+fn verdict(object: &AdmissionObject, outcome: &Outcome) -> Verdict {
+    if outcome.remaining.taken.contains(&object.name) {
+        return Verdict::new(
+            ClusterState::NotEnforced,
+            "NameTaken",
+            format!(
+                "a ValidatingAdmissionPolicy or binding {} is there that is not the operator's: \
+                 delete or rename it",
+                object.name
+            ),
+        );
+    }
+    if let Some(failure) = outcome.failed.get(&object.name) {
+        return failure.verdict();
+    }
+    if outcome.differs(&object.name) {
+        return Verdict::new(
+            ClusterState::Pending,
+            "Changed",
+            format!(
+                "{} is not there as it was written: something changes it",
+                object.name
+            ),
+        );
+    }
+    prove(object)
+}
+
+/// Objects of ours that are not among `wanted`.
+fn leftovers(existing: &Existing, wanted: &BTreeSet<&str>) -> BTreeSet<ObjectRef> {
+    let ours = existing.ours();
+    let left = ours.into_iter().filter(|name| !wanted.contains(name));
+    left.map(|name| ObjectRef {
+        kind: "ValidatingAdmissionPolicy".to_owned(),
+        name: name.to_owned(),
+    })
+    .collect()
+}

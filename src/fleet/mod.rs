@@ -1,0 +1,214 @@
+//! Member clusters: one supervised task each, which connects, finds out what the cluster can do,
+//! applies and reports. What goes wrong in one touches no other.
+
+mod apply;
+mod backoff;
+mod discover;
+mod failure;
+pub mod kubeconfig;
+mod member;
+mod plan;
+mod prove;
+mod report;
+
+pub use failure::Verdict;
+pub use report::{PolicyReport, Report, Wanted};
+
+use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use kube::Client;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::api::ClusterState;
+use apply::{Target, remove_all};
+use backoff::Backoff;
+use member::Task;
+
+/// What holds for all clusters.
+#[derive(Clone, Debug)]
+pub struct FleetSettings {
+    /// How the cluster that the operator runs in is reached.
+    pub local: kube::Config,
+    /// The key of the label that puts a namespace into a boundary.
+    pub boundary_label: String,
+    /// How often what is in a cluster is compared with what is wanted there.
+    pub resync_interval: Duration,
+    /// How often a cluster is asked for its version and APIs.
+    pub capabilities_interval: Duration,
+    /// How long a request may take.
+    pub request_timeout: Duration,
+    /// Writes to all clusters together.
+    pub permits: Arc<Semaphore>,
+}
+
+/// How a cluster is reached.
+#[derive(Clone, PartialEq)]
+pub enum Source {
+    /// It is the cluster that the operator runs in.
+    Local,
+    /// By this kubeconfig.
+    Kubeconfig(Vec<u8>),
+    /// There is no way, for this reason.
+    Unusable(Verdict),
+}
+
+impl Source {
+    async fn config(&self, settings: &FleetSettings) -> Result<kube::Config, Verdict> {
+        let mut config = match self {
+            Self::Local => settings.local.clone(),
+            Self::Kubeconfig(bytes) => kubeconfig::load(bytes).await.map_err(|error| {
+                let text = format!("the kubeconfig is not used: {error}");
+                Verdict::new(ClusterState::Unreachable, "InvalidKubeconfig", text)
+            })?,
+            Self::Unusable(problem) => return Err(problem.clone()),
+        };
+        config.connect_timeout = Some(settings.request_timeout);
+        config.read_timeout = Some(settings.request_timeout);
+        config.write_timeout = Some(settings.request_timeout);
+        config.reset_reader_on_write = true;
+        Ok(config)
+    }
+}
+
+/// The tasks of all member clusters.
+pub struct Fleet {
+    settings: Arc<FleetSettings>,
+    reports: mpsc::UnboundedSender<Report>,
+    members: BTreeMap<String, Handle>,
+    incarnations: u64,
+}
+
+struct Handle {
+    source: Source,
+    incarnation: u64,
+    wanted: watch::Sender<Wanted>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Fleet {
+    /// No clusters yet. Reports come out of the receiver.
+    #[must_use]
+    pub fn new(settings: FleetSettings) -> (Self, mpsc::UnboundedReceiver<Report>) {
+        let (reports, receiver) = mpsc::unbounded_channel();
+        let settings = Arc::new(settings);
+        (
+            Self {
+                settings,
+                reports,
+                members: BTreeMap::new(),
+                incarnations: 0,
+            },
+            receiver,
+        )
+    }
+
+    /// Makes the tasks those of `desired`: starts, restarts where the source changed, stops, and
+    /// tells each what is wanted.
+    pub fn set(&mut self, desired: BTreeMap<String, (Source, Wanted)>) {
+        self.members.retain(|name, _| desired.contains_key(name));
+        for (name, (source, wanted)) in desired {
+            match self.members.get(&name) {
+                Some(member) if member.source == source => {
+                    member.wanted.send_if_modified(|current| {
+                        let changed = *current != wanted;
+                        *current = wanted;
+                        changed
+                    });
+                }
+                _ => {
+                    let member = self.start(&name, source, wanted);
+                    self.members.insert(name, member);
+                }
+            }
+        }
+    }
+
+    /// Whether the report is of a task that is running, not of one that it replaced.
+    #[must_use]
+    pub fn is_current(&self, report: &Report) -> bool {
+        let member = self.members.get(&report.cluster);
+        member.is_some_and(|member| member.incarnation == report.incarnation)
+    }
+
+    /// Removes everything of ours from a cluster, in one attempt that ends in any case.
+    ///
+    /// # Errors
+    /// It could not be removed; the verdict says why.
+    pub fn remove(&self, source: Source) -> impl Future<Output = Result<(), Verdict>> + use<> {
+        let settings = self.settings.clone();
+        async move {
+            let config = source.config(&settings).await?;
+            let client = Client::try_from(config).map_err(|_| member::unusable_client())?;
+            let timeout = settings.request_timeout;
+            let target = Target {
+                client,
+                timeout,
+                permits: settings.permits.clone(),
+            };
+            match tokio::time::timeout(timeout * 3, remove_all(&target)).await {
+                Ok(removed) => removed.map_err(|failure| failure.verdict()),
+                Err(_) => {
+                    let text = format!("no end within {:?}", timeout * 3);
+                    Err(Verdict::new(ClusterState::Unreachable, "Timeout", text))
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, name: &str, source: Source, wanted: Wanted) -> Handle {
+        tracing::info!(cluster = name, "starting the task of a cluster");
+        self.incarnations += 1;
+        let incarnation = self.incarnations;
+        let (sender, receiver) = watch::channel(wanted);
+        let report = Report {
+            cluster: name.to_owned(),
+            incarnation,
+            ..Report::default()
+        };
+        let task = Task {
+            settings: self.settings.clone(),
+            wanted: receiver,
+            reports: self.reports.clone(),
+        };
+        let task = tokio::spawn(supervise(source.clone(), task, report));
+        Handle {
+            source,
+            incarnation,
+            wanted: sender,
+            task,
+        }
+    }
+}
+
+/// Runs the task of a cluster, and starts it again should it panic.
+async fn supervise(source: Source, mut task: Task, report: Report) {
+    let mut backoff = Backoff::new(Duration::from_secs(60));
+    loop {
+        let run = member::run(&source, &mut task, report.clone());
+        if AssertUnwindSafe(run).catch_unwind().await.is_ok() {
+            return;
+        }
+        tracing::error!(
+            cluster = report.cluster,
+            "the task of a cluster panicked; it starts anew"
+        );
+        let text = "the operator has a defect that shows with this cluster; see its log";
+        let problem = Verdict::new(ClusterState::Pending, "InternalError", text);
+        let _ = task.reports.send(Report {
+            problem: Some(problem),
+            ..report.clone()
+        });
+        tokio::time::sleep(backoff.next()).await;
+    }
+}

@@ -1,0 +1,49 @@
+//! What a member cluster's task tells.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::failure::Verdict;
+use crate::api::{BoundaryPolicy, ObjectRef};
+
+/// The policies wanted in a cluster: valid, in its scope, and nothing of them but what the output
+/// depends on, so that equal means nothing to do.
+pub type Wanted = Vec<Arc<BoundaryPolicy>>;
+
+/// What is known of a cluster.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// The name of its MemberCluster.
+    pub cluster: String,
+    /// Which of the tasks of that name tells it; counted up.
+    pub incarnation: u64,
+    /// The version of its API server.
+    pub version: Option<String>,
+    /// The admission policy APIs that it serves.
+    pub apis: Vec<String>,
+    /// When it last answered.
+    pub last_contact: Option<Timestamp>,
+    /// Whether its certificate is not verified.
+    pub insecure: bool,
+    /// What holds for every policy there, whatever else is known of it.
+    pub problem: Option<Verdict>,
+    /// What became of each policy.
+    pub policies: BTreeMap<String, PolicyReport>,
+    /// Namespaces by boundary, where they could be counted.
+    pub namespaces: Option<BTreeMap<String, u32>>,
+    /// Objects of ours that are there and no longer wanted.
+    pub leftovers: BTreeSet<ObjectRef>,
+}
+
+/// What became of a policy in a cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PolicyReport {
+    /// The generation that the task was asked for.
+    pub wanted: i64,
+    /// The generation that is there.
+    pub generation: Option<i64>,
+    /// What became of it.
+    pub verdict: Verdict,
+}
