@@ -8,6 +8,7 @@
 
 pub mod api;
 pub mod compile;
+pub mod controller;
 pub mod evaluate;
 pub mod fleet;
 pub mod rules;

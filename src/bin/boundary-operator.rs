@@ -1,2 +1,151 @@
-//! The controller.
-fn main() {}
+//! The controller: compiles BoundaryPolicies into every member cluster and reports where they are
+//! enforced.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use boundary_operator::api::BOUNDARY_LABEL;
+use boundary_operator::controller::{self, Settings};
+use clap::{Parser, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+/// Compiles BoundaryPolicies into the admission policies of every member cluster, and reports where
+/// they are enforced.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The kubeconfig of the hub. Default: the service account of the Pod, else as kubectl does.
+    #[arg(long, env = "BOUNDARY_KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+
+    /// The namespace of the operator, in which the Secrets with kubeconfigs are.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "boundary-operator")]
+    namespace: String,
+
+    /// The key of the label that puts a namespace into a boundary.
+    #[arg(long, env = "BOUNDARY_LABEL", default_value = BOUNDARY_LABEL)]
+    boundary_label: String,
+
+    /// How log lines are written. What is written is set by RUST_LOG.
+    #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+
+    /// How often what is in a cluster is compared with what is wanted there.
+    #[arg(long, env = "RESYNC_INTERVAL", default_value = "300s", value_parser = duration)]
+    resync_interval: Duration,
+
+    /// How often a cluster is asked for its version and APIs.
+    #[arg(long, env = "CAPABILITIES_INTERVAL", default_value = "60s", value_parser = duration)]
+    capabilities_interval: Duration,
+
+    /// How long a request to an API server may take.
+    #[arg(long, env = "REQUEST_TIMEOUT", default_value = "10s", value_parser = duration)]
+    request_timeout: Duration,
+
+    /// Writes to member clusters at the same time, all together.
+    #[arg(long, env = "MAX_CONCURRENT_APPLIES", default_value_t = 16,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    max_concurrent_applies: u16,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// For programs: one JSON object a line.
+    Json,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    log_as(arguments.log_format)?;
+    rustls::crypto::ring::default_provider()
+        .install_default()
+        .map_err(|_| anyhow::anyhow!("another TLS provider is installed already"))?;
+    anyhow::ensure!(
+        boundary_operator::api::is_label_key(&arguments.boundary_label),
+        "--boundary-label: {:?} is not the key of a label",
+        arguments.boundary_label
+    );
+    let hub = hub(arguments.kubeconfig).await?;
+    let settings = Settings {
+        namespace: arguments.namespace,
+        boundary_label: arguments.boundary_label,
+        resync_interval: arguments.resync_interval,
+        capabilities_interval: arguments.capabilities_interval,
+        request_timeout: arguments.request_timeout,
+        max_concurrent_applies: arguments.max_concurrent_applies.into(),
+    };
+    let stop = stop()?;
+    Ok(controller::run(settings, hub, stop).await?)
+}
+
+async fn hub(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
+    let Some(path) = kubeconfig else {
+        return kube::Config::infer().await.context(
+            "no way to the hub: give --kubeconfig, or run in a Pod with a service account",
+        );
+    };
+    let load = async {
+        let kubeconfig = kube::config::Kubeconfig::read_from(&path)?;
+        kube::Config::from_custom_kubeconfig(
+            kubeconfig,
+            &kube::config::KubeConfigOptions::default(),
+        )
+        .await
+    };
+    load.await
+        .with_context(|| format!("--kubeconfig {} can't be used", path.display()))
+}
+
+fn log_as(format: LogFormat) -> anyhow::Result<()> {
+    let filter = EnvFilter::builder()
+        .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
+        .from_env()
+        .context("RUST_LOG can't be read")?;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+    Ok(())
+}
+
+/// Ends on SIGTERM or SIGINT.
+fn stop() -> anyhow::Result<impl Future<Output = ()>> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can't be listened to")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can't be listened to")?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Reads `500ms`, `10s`, `5m`, `1h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let split = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let milliseconds = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err("write it like 500ms, 10s, 5m or 1h".to_owned()),
+    };
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "it has no number that can be read".to_owned())?;
+    match number.checked_mul(milliseconds) {
+        Some(total @ 1..) => Ok(Duration::from_millis(total)),
+        _ => Err("it must be more than nothing, and not too long".to_owned()),
+    }
+}

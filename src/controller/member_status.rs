@@ -1,0 +1,158 @@
+//! The status of a member cluster from what its task reports. Pure.
+
+use jiff::{SignedDuration, Timestamp};
+
+use crate::api::{
+    ClusterState, ConditionStatus, MemberClusterStatus, PolicyCounts, condition, set_condition,
+};
+use crate::fleet::Report;
+
+/// How old the stored time of the last contact may get while nothing else changes.
+const CONTACT_AGE: SignedDuration = SignedDuration::from_mins(5);
+
+/// The most objects that are listed.
+const MAX_LEFTOVERS: usize = 1000;
+
+/// The status of a member cluster at `now`, where `stored` is what it was.
+pub(crate) fn member_status(
+    generation: Option<i64>,
+    stored: Option<&MemberClusterStatus>,
+    report: Option<&Report>,
+    overdue: bool,
+    policies: (u32, u32),
+    now: Timestamp,
+) -> MemberClusterStatus {
+    let before = stored.cloned().unwrap_or_default();
+    let known = before.observed_generation == generation && stored.is_some();
+    if report.is_none() && known && !overdue {
+        return before;
+    }
+    let (in_scope, enforced) = policies;
+    let mut status = MemberClusterStatus {
+        observed_generation: generation,
+        policies: Some(PolicyCounts {
+            in_scope,
+            enforced,
+            enforced_of: format!("{enforced}/{in_scope}"),
+        }),
+        ..before.clone()
+    };
+    let mut set = |kind: &str, holds: ConditionStatus, reason: &str, message: &str| {
+        let new = condition(kind, holds, reason, message, generation, now);
+        set_condition(&mut status.conditions, new);
+    };
+    let Some(report) = report else {
+        let message = "the cluster is being connected to";
+        set("Ready", ConditionStatus::Unknown, "Connecting", message);
+        set("Reachable", ConditionStatus::Unknown, "Connecting", message);
+        return status;
+    };
+
+    let insecure = if report.insecure {
+        "its certificate is not verified: the kubeconfig has insecure-skip-tls-verify"
+    } else {
+        ""
+    };
+    match &report.problem {
+        None => {
+            set("Ready", ConditionStatus::True, "Ready", insecure);
+            set("Reachable", ConditionStatus::True, "Reachable", insecure);
+        }
+        Some(problem) => {
+            let (reason, message) = (problem.reason.as_str(), problem.message.as_str());
+            set("Ready", ConditionStatus::False, reason, message);
+            if problem.state == ClusterState::Unreachable {
+                set("Reachable", ConditionStatus::False, reason, message);
+            } else {
+                set("Reachable", ConditionStatus::True, "Reachable", insecure);
+            }
+        }
+    }
+    if report.version.is_some() {
+        status.version.clone_from(&report.version);
+        status.apis.clone_from(&report.apis);
+    }
+    let answers = report.last_contact.is_some();
+    if answers {
+        let leftovers = report.leftovers.iter().take(MAX_LEFTOVERS);
+        status.leftovers = leftovers.cloned().collect();
+    }
+    if let Some(contact) = report.last_contact.and_then(to_seconds) {
+        let due = before
+            .last_contact_time
+            .is_none_or(|stored| contact.duration_since(stored) >= CONTACT_AGE);
+        if due || status != before {
+            status.last_contact_time = Some(contact);
+        }
+    }
+    status
+}
+
+/// The API keeps seconds.
+pub(crate) fn to_seconds(time: Timestamp) -> Option<Timestamp> {
+    Timestamp::from_second(time.as_second()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::Verdict;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn status(
+        stored: Option<&MemberClusterStatus>,
+        contact: i64,
+        problem: Option<Verdict>,
+    ) -> MemberClusterStatus {
+        let report = Report {
+            version: Some("v1.30.14".to_owned()),
+            last_contact: Some(at(contact)),
+            problem,
+            ..Report::default()
+        };
+        member_status(Some(1), stored, Some(&report), false, (3, 2), at(contact))
+    }
+
+    #[test]
+    fn contact_alone_is_written_every_few_minutes() {
+        let first = status(None, 1000, None);
+        assert_eq!(first.policies.as_ref().unwrap().enforced_of, "2/3");
+        assert_eq!(status(Some(&first), 1100, None), first);
+        let later = status(Some(&first), 1300, None);
+        assert_eq!(later.last_contact_time, Some(at(1300)));
+    }
+
+    #[test]
+    fn an_unreachable_cluster_is_not_ready_for_that_reason() {
+        let verdict = Verdict::new(ClusterState::Unreachable, "SecretNotFound", "no Secret");
+        let status = status(None, 1000, Some(verdict));
+        for kind in ["Ready", "Reachable"] {
+            let condition = status.conditions.iter().find(|c| c.type_ == kind).unwrap();
+            assert_eq!(
+                (condition.status.as_str(), condition.reason.as_str()),
+                ("False", "SecretNotFound")
+            );
+        }
+    }
+
+    #[test]
+    fn an_unsupported_cluster_is_reachable_and_not_ready() {
+        let verdict = Verdict::new(ClusterState::Unsupported, "KubernetesTooOld", "old");
+        let status = status(None, 1000, Some(verdict));
+        let of = |kind: &str| status.conditions.iter().find(|c| c.type_ == kind).unwrap();
+        assert_eq!(of("Ready").status, "False");
+        assert_eq!(of("Reachable").status, "True");
+    }
+
+    #[test]
+    fn right_after_a_start_the_stored_status_stands() {
+        let first = status(None, 1000, None);
+        let again = member_status(Some(1), Some(&first), None, false, (3, 2), at(2000));
+        assert_eq!(again, first);
+        let overdue = member_status(Some(1), Some(&first), None, true, (3, 2), at(2000));
+        assert_eq!(overdue.conditions[0].status, "Unknown");
+    }
+}
