@@ -441,3 +441,141 @@ fn leftovers(existing: &Existing, wanted: &BTreeSet<&str>) -> BTreeSet<ObjectRef
     })
     .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::fleet::fake::FakeServer;
+
+    fn member(server: &FakeServer) -> Member {
+        let permits = Arc::new(Semaphore::new(1));
+        let settings = FleetSettings {
+            local: kube::Config::new(http::Uri::from_static("http://localhost")),
+            boundary_label: crate::api::BOUNDARY_LABEL.to_owned(),
+            resync_interval: Duration::from_secs(300),
+            capabilities_interval: Duration::from_secs(60),
+            request_timeout: Duration::from_secs(5),
+            permits: permits.clone(),
+        };
+        let target = Target {
+            client: server.client(),
+            timeout: settings.request_timeout,
+            permits,
+        };
+        Member::new(target, Arc::new(settings), Report::default())
+    }
+
+    fn policies(names: &[&str]) -> Wanted {
+        let policy = |name: &&str| {
+            serde_saphyr::from_str(&format!(
+                "apiVersion: boundarypolicy.dev/v1alpha1\nkind: BoundaryPolicy\n\
+                 metadata: {{name: {name}, generation: 1}}\n\
+                 spec: {{boundary: web, rules: {{requiredLabels: {{labels: {{{name}: x}}}}}}}}"
+            ))
+            .unwrap()
+        };
+        names.iter().map(policy).map(Arc::new).collect()
+    }
+
+    fn states(member: &Member) -> Vec<(&str, ClusterState, &str)> {
+        let reports = member.report.policies.iter();
+        reports
+            .map(|(name, told)| {
+                let verdict = &told.verdict;
+                (name.as_str(), verdict.state, verdict.reason.as_str())
+            })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn a_policy_that_is_refused_is_left_out_and_the_others_are_enforced() {
+        let server = FakeServer::default();
+        server.set(|state| state.refuses = Some("'bad'".to_owned()));
+        let mut member = member(&server);
+        let wanted = policies(&["a", "bad", "c"]);
+        assert!(member.cycle(&wanted).await.unwrap());
+        assert_eq!(
+            states(&member),
+            [
+                ("a", ClusterState::Enforced, "Applied"),
+                ("bad", ClusterState::NotEnforced, "Refused"),
+                ("c", ClusterState::Enforced, "Applied"),
+            ]
+        );
+        let message = &member.report.policies["bad"].verdict.message;
+        assert_eq!(message, "spec.validations[0]: it is refused");
+        assert_eq!(server.writes().len(), 2);
+
+        // A new generation of it is tried again.
+        server.set(|state| state.refuses = None);
+        let mut changed = wanted.clone();
+        Arc::make_mut(&mut changed[1]).metadata.generation = Some(2);
+        assert!(member.cycle(&changed).await.unwrap());
+        assert_eq!(states(&member)[1].1, ClusterState::Enforced);
+    }
+
+    #[tokio::test]
+    async fn nothing_changed_writes_nothing() {
+        let server = FakeServer::default();
+        let wanted = policies(&["a"]);
+        member(&server).cycle(&wanted).await.unwrap();
+        assert_eq!(
+            server.writes(),
+            [
+                "POST validatingadmissionpolicies web.boundarypolicy.dev",
+                "POST validatingadmissionpolicybindings web.boundarypolicy.dev",
+            ]
+        );
+        // As after a restart of the operator.
+        let mut member = member(&server);
+        member.cycle(&wanted).await.unwrap();
+        assert_eq!(states(&member), [("a", ClusterState::Enforced, "Applied")]);
+        assert_eq!(server.writes(), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn a_permission_that_is_missing_is_named() {
+        let server = FakeServer::default();
+        server.set(|state| state.forbids = Some(http::Method::POST));
+        let mut member = member(&server);
+        assert!(!member.cycle(&policies(&["a"])).await.unwrap());
+        assert_eq!(
+            states(&member),
+            [("a", ClusterState::Forbidden, "Forbidden")]
+        );
+        let message = &member.report.policies["a"].verdict.message;
+        assert!(message.contains("cannot create resource"), "{message}");
+
+        server.set(|state| state.forbids = None);
+        assert!(member.cycle(&policies(&["a"])).await.unwrap());
+        assert_eq!(states(&member), [("a", ClusterState::Enforced, "Applied")]);
+    }
+
+    #[tokio::test]
+    async fn what_was_known_stays_known_while_the_api_server_fails() {
+        let server = FakeServer::default();
+        let mut member = member(&server);
+        let wanted = policies(&["a"]);
+        member.cycle(&wanted).await.unwrap();
+        server.set(|state| state.fails = Some(500));
+        member.failures = 1;
+        let failure = member.cycle(&wanted).await.unwrap_err();
+        member.failed(&failure, &wanted);
+        assert_eq!(member.report.version.as_deref(), Some("v1.34.4"));
+        let problem = member.report.problem.as_ref().unwrap();
+        assert_eq!(
+            (problem.state, problem.reason.as_str()),
+            (ClusterState::Pending, "ServerError")
+        );
+        assert_eq!(member.report.policies["a"].generation, Some(1));
+
+        member.failed(&failure, &Wanted::new());
+        assert_eq!(member.report.leftovers.len(), 1);
+
+        server.set(|state| state.fails = None);
+        assert!(member.cycle(&wanted).await.unwrap());
+        assert_eq!(member.report.problem, None);
+    }
+}

@@ -5,6 +5,8 @@ mod apply;
 mod backoff;
 mod discover;
 mod failure;
+#[cfg(test)]
+mod fake;
 pub mod kubeconfig;
 mod member;
 mod plan;
