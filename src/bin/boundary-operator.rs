@@ -1,6 +1,7 @@
 //! The controller: compiles BoundaryPolicies into every member cluster and reports where they are
 //! enforced.
 
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -101,12 +102,14 @@ async fn hub(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
 }
 
 fn log_as(format: LogFormat) -> anyhow::Result<()> {
-    let filter = EnvFilter::builder()
-        .with_default_directive(tracing::level_filters::LevelFilter::INFO.into())
-        .from_env()
-        .context("RUST_LOG can't be read")?;
+    let filter = match std::env::var(EnvFilter::DEFAULT_ENV) {
+        Ok(filter) => EnvFilter::try_new(filter).context("RUST_LOG can't be read")?,
+        // The client's own lines say less of what the operator says of a failure anyway.
+        Err(_) => EnvFilter::new("info,kube_client=off"),
+    };
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
     match format {
         LogFormat::Text => log.init(),

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
+use kube::api::ObjectMeta;
 use kube::{Client, ResourceExt as _};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
@@ -25,9 +26,9 @@ use crate::api::{
 use crate::fleet::{Fleet, FleetSettings, Report};
 use hub::{Hub, Member};
 use member_status::{member_status, to_seconds};
-use policy_status::{InScope, policy_status, transitions};
+use policy_status::{InScope, Transition, policy_status, transitions};
 use scope::{Observed, wanted};
-use write::{FINALIZER, Memory, Writer};
+use write::{FINALIZER, Memory, WriteError, Writer};
 
 /// How long changes are collected before they are acted on together.
 const COLLECT: Duration = Duration::from_millis(50);
@@ -305,34 +306,21 @@ impl Operator {
                     u32::from(computed.states.get(cluster.name) == Some(&ClusterState::Enforced));
             }
             if stored.as_ref() != Some(&computed.status) {
-                changes.push((observed, stored, computed.status));
+                let told = transitions(stored.as_ref(), &computed.status);
+                changes.push((observed.metadata.clone(), computed.status, told));
             }
         }
-        let writer = &self.writer;
-        let written: Vec<_> = stream::iter(changes)
-            .map(|(observed, stored, status)| async move {
-                let metadata = &observed.metadata;
-                let written = writer.status::<BoundaryPolicy>(metadata, &status).await;
-                if let Err(error) = written {
-                    let policy = observed.name();
-                    tracing::warn!(policy, %error, "a status can't be written; it is tried again");
-                    return None;
-                }
-                for transition in transitions(stored.as_ref(), &status) {
-                    let policy = observed.name();
-                    tracing::info!(policy, note = transition.note, "a policy changed its state");
-                    if let Err(error) = writer.event(metadata, &transition).await {
-                        tracing::warn!(policy, %error, "an Event can't be written");
-                    }
-                }
-                Some((metadata, status))
+        let writer = self.writer.clone();
+        let mut written = stream::iter(changes)
+            .map(move |(metadata, status, told)| {
+                let writer = writer.clone();
+                async move { write_policy(&writer, metadata, status, told).await }
             })
-            .buffer_unordered(CONCURRENT_WRITES)
-            .filter_map(std::future::ready)
-            .collect()
-            .await;
-        for (metadata, status) in written {
-            self.policy_statuses.written(metadata, status);
+            .buffer_unordered(CONCURRENT_WRITES);
+        while let Some(written) = written.next().await {
+            if let Some((metadata, status)) = written {
+                self.policy_statuses.written(&metadata, status);
+            }
         }
         counts
     }
@@ -356,27 +344,23 @@ impl Operator {
                 counts.get(&name).copied().unwrap_or_default(),
                 now,
             );
-            (stored.as_ref() != Some(&status)).then_some((&object.metadata, status))
+            (stored.as_ref() != Some(&status)).then(|| (object.metadata.clone(), status))
         });
         let changes: Vec<_> = changes.collect();
-        let writer = &self.writer;
-        let written: Vec<_> = stream::iter(changes)
-            .map(|(metadata, status)| async move {
-                match writer.status::<MemberCluster>(metadata, &status).await {
-                    Ok(()) => Some((metadata, status)),
-                    Err(error) => {
-                        let cluster = metadata.name.as_deref().unwrap_or_default();
-                        tracing::warn!(cluster, %error, "a status can't be written; it is tried again");
-                        None
-                    }
+        let writer = self.writer.clone();
+        let mut written = stream::iter(changes)
+            .map(move |(metadata, status)| {
+                let writer = writer.clone();
+                async move {
+                    let written = writer.status::<MemberCluster>(&metadata, &status).await;
+                    is_written(&metadata, written).then_some((metadata, status))
                 }
             })
-            .buffer_unordered(CONCURRENT_WRITES)
-            .filter_map(std::future::ready)
-            .collect()
-            .await;
-        for (metadata, status) in written {
-            self.member_statuses.written(metadata, status);
+            .buffer_unordered(CONCURRENT_WRITES);
+        while let Some(written) = written.next().await {
+            if let Some((metadata, status)) = written {
+                self.member_statuses.written(&metadata, status);
+            }
         }
     }
 
@@ -384,4 +368,33 @@ impl Operator {
         let since = self.waiting.get(cluster);
         since.is_some_and(|since| since.elapsed() >= self.patience)
     }
+}
+
+/// Writes the status of a policy and tells of the changes. Gives it back if it was written.
+async fn write_policy(
+    writer: &Writer,
+    metadata: ObjectMeta,
+    status: BoundaryPolicyStatus,
+    told: Vec<Transition>,
+) -> Option<(ObjectMeta, BoundaryPolicyStatus)> {
+    let written = writer.status::<BoundaryPolicy>(&metadata, &status).await;
+    if !is_written(&metadata, written) {
+        return None;
+    }
+    for transition in told {
+        let policy = metadata.name.as_deref().unwrap_or_default();
+        tracing::info!(policy, note = transition.note, "a policy changed its state");
+        if let Err(error) = writer.event(&metadata, &transition).await {
+            tracing::warn!(policy, %error, "an Event can't be written");
+        }
+    }
+    Some((metadata, status))
+}
+
+fn is_written(metadata: &ObjectMeta, written: Result<(), WriteError>) -> bool {
+    if let Err(error) = &written {
+        let name = metadata.name.as_deref().unwrap_or_default();
+        tracing::warn!(name, %error, "a status can't be written; it is tried again");
+    }
+    written.is_ok()
 }

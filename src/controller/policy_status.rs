@@ -230,8 +230,18 @@ fn why(cluster: &ClusterStatus) -> String {
     match (&cluster.version, cluster.state) {
         (Some(version), ClusterState::Unsupported) => format!("Kubernetes {version}"),
         (_, ClusterState::NotEnforced) => cluster.reason.clone(),
+        (_, ClusterState::Unreachable) if is_configuration(&cluster.reason) => {
+            cluster.reason.clone()
+        }
         (_, state) => state.to_string(),
     }
+}
+
+/// Whether a cluster is not reached for something that is written on the hub.
+fn is_configuration(reason: &str) -> bool {
+    ["Secret", "Invalid"]
+        .iter()
+        .any(|prefix| reason.starts_with(prefix))
 }
 
 /// The first few of `items`, and how many more.

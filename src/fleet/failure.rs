@@ -95,7 +95,7 @@ impl From<kube::Error> for Failure {
             }
             error => Self::Unreachable {
                 reason: "ConnectionFailed",
-                message: root_cause(&error),
+                message: format!("the API server can't be reached: {}", root_cause(&error)),
             },
         }
     }

@@ -67,7 +67,7 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
         let wait = match member.cycle(&wanted).await {
             Ok(true) => {
                 backoff.reset();
-                member.until_due(&wanted)
+                member.until_due()
             }
             Ok(false) => backoff.next(),
             Err(failure) => {
@@ -102,6 +102,8 @@ struct Member {
     discovered: Option<Discovered>,
     next_discovery: Instant,
     next_resync: Instant,
+    /// What the cluster is settled for, and until when, if it is.
+    settled: Option<(Wanted, Option<Timestamp>)>,
     failures: u32,
     /// What was there when it was last read.
     existing: Existing,
@@ -118,29 +120,42 @@ impl Member {
             discovered: None,
             next_discovery: Instant::now(),
             next_resync: Instant::now(),
+            settled: None,
             failures: 0,
             existing: Existing::default(),
             refused: BTreeMap::new(),
         }
     }
 
-    /// Looks and acts once. Says whether everything is as it should be until something is due.
+    /// Does what is due. Says whether everything is as it should be until something is due again.
     async fn cycle(&mut self, wanted: &Wanted) -> Result<bool, Failure> {
         let discovered = self.discover().await?;
-        let settled = match discovered.unsupported() {
-            Some(problem) => {
+        if !self.is_settled(wanted) {
+            self.settled = None;
+            let expiry = next_expiry(wanted.iter().map(AsRef::as_ref), Timestamp::now());
+            let settled = if let Some(problem) = discovered.unsupported() {
                 self.report.policies.clear();
                 self.report.leftovers.clear();
                 self.report.problem = Some(problem);
                 true
-            }
-            None => self.enforce(wanted, &discovered).await?,
-        };
-        self.count_namespaces(wanted).await;
+            } else {
+                self.enforce(wanted, &discovered).await?
+            };
+            self.count_namespaces(wanted).await;
+            self.next_resync = Instant::now() + jitter(self.settings.resync_interval);
+            self.settled = settled.then(|| (wanted.clone(), expiry));
+        }
         self.failures = 0;
         self.report.last_contact = Some(Timestamp::now());
-        self.next_resync = Instant::now() + jitter(self.settings.resync_interval);
-        Ok(settled)
+        Ok(self.settled.is_some())
+    }
+
+    fn is_settled(&self, wanted: &Wanted) -> bool {
+        let Some((settled, expiry)) = &self.settled else {
+            return false;
+        };
+        let expired = expiry.is_some_and(|expiry| expiry <= Timestamp::now());
+        !expired && Instant::now() < self.next_resync && settled == wanted
     }
 
     /// What the cluster can do, asked again when it is time or contact was lost.
@@ -162,12 +177,12 @@ impl Member {
         };
         if known.as_ref() != Some(&discovered) {
             tracing::info!(
-                cluster = self.report.cluster,
                 version = discovered.version,
                 validating = discovered.capabilities.validating,
                 "read what the cluster can do"
             );
             self.refused.clear();
+            self.settled = None;
         }
         self.next_discovery = Instant::now() + jitter(self.settings.capabilities_interval);
         self.report.version = Some(discovered.version.clone());
@@ -179,11 +194,7 @@ impl Member {
     async fn enforce(&mut self, wanted: &Wanted, discovered: &Discovered) -> Result<bool, Failure> {
         self.refused
             .retain(|_, (refused, _)| wanted.contains(refused));
-        let options = Options {
-            capabilities: discovered.capabilities,
-            boundary_label: self.settings.boundary_label.clone(),
-            now: Timestamp::now(),
-        };
+        let options = self.options(discovered);
         // Each round leaves out at least one policy more.
         loop {
             let accepted = || {
@@ -224,7 +235,6 @@ impl Member {
                 }
                 for (policy, failure) in culprits {
                     tracing::warn!(
-                        cluster = self.report.cluster,
                         policy = policy.name_any(),
                         %failure,
                         "the API server refuses a policy; it is left out"
@@ -323,7 +333,6 @@ impl Member {
                 Ok(page) => page,
                 Err(failure) => {
                     tracing::warn!(
-                        cluster = self.report.cluster,
                         %failure,
                         "namespaces can't be counted"
                     );
@@ -348,9 +357,9 @@ impl Member {
     /// is tried again at once.
     fn failed(&mut self, failure: &Failure, wanted: &Wanted) {
         self.failures = self.failures.saturating_add(1);
+        self.settled = None;
         let verdict = failure.verdict();
         tracing::warn!(
-            cluster = self.report.cluster,
             failures = self.failures,
             %failure,
             "the cluster could not be brought up to date"
@@ -363,35 +372,30 @@ impl Member {
         if told.is_none_or(|told| (told.state, &told.reason) != (verdict.state, &verdict.reason)) {
             self.report.problem = Some(verdict);
         }
-        let there = self.existing.generations();
-        if !there
-            .keys()
-            .all(|name| wanted.iter().any(|policy| policy.name_any() == *name))
-        {
-            let options = self.discovered.as_ref().map(|discovered| Options {
-                capabilities: discovered.capabilities,
-                boundary_label: self.settings.boundary_label.clone(),
-                now: Timestamp::now(),
-            });
-            let Some(options) = options else { return };
-            let compiled = compile(wanted.iter().map(AsRef::as_ref), &options);
-            let names = compiled
-                .objects
-                .iter()
-                .map(|object| object.name.as_str())
-                .collect();
+        if let Some(discovered) = &self.discovered {
+            let options = self.options(discovered);
+            let objects = compile(wanted.iter().map(AsRef::as_ref), &options).objects;
+            let names = objects.iter().map(|object| object.name.as_str()).collect();
             self.report.leftovers = leftovers(&self.existing, &names);
         }
     }
 
+    fn options(&self, discovered: &Discovered) -> Options {
+        Options {
+            capabilities: discovered.capabilities,
+            boundary_label: self.settings.boundary_label.clone(),
+            now: Timestamp::now(),
+        }
+    }
+
     /// How long there is nothing to do.
-    fn until_due(&self, wanted: &Wanted) -> Duration {
+    fn until_due(&self) -> Duration {
         let due = self.next_discovery.min(self.next_resync);
         let wait = due.saturating_duration_since(Instant::now());
-        let now = Timestamp::now();
-        match next_expiry(wanted.iter().map(AsRef::as_ref), now) {
+        match self.settled.as_ref().and_then(|(_, expiry)| *expiry) {
             Some(expiry) => {
-                let until = Duration::try_from(expiry.duration_since(now)).unwrap_or_default();
+                let until = expiry.duration_since(Timestamp::now());
+                let until = Duration::try_from(until).unwrap_or_default();
                 wait.min(until + Duration::from_millis(10))
             }
             None => wait,
@@ -436,4 +440,142 @@ fn leftovers(existing: &Existing, wanted: &BTreeSet<&str>) -> BTreeSet<ObjectRef
         name: name.to_owned(),
     })
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Semaphore;
+
+    use super::*;
+    use crate::fleet::fake::FakeServer;
+
+    fn member(server: &FakeServer) -> Member {
+        let permits = Arc::new(Semaphore::new(1));
+        let settings = FleetSettings {
+            local: kube::Config::new(http::Uri::from_static("http://localhost")),
+            boundary_label: crate::api::BOUNDARY_LABEL.to_owned(),
+            resync_interval: Duration::from_secs(300),
+            capabilities_interval: Duration::from_secs(60),
+            request_timeout: Duration::from_secs(5),
+            permits: permits.clone(),
+        };
+        let target = Target {
+            client: server.client(),
+            timeout: settings.request_timeout,
+            permits,
+        };
+        Member::new(target, Arc::new(settings), Report::default())
+    }
+
+    fn policies(names: &[&str]) -> Wanted {
+        let policy = |name: &&str| {
+            serde_saphyr::from_str(&format!(
+                "apiVersion: boundarypolicy.dev/v1alpha1\nkind: BoundaryPolicy\n\
+                 metadata: {{name: {name}, generation: 1}}\n\
+                 spec: {{boundary: web, rules: {{requiredLabels: {{labels: {{{name}: x}}}}}}}}"
+            ))
+            .unwrap()
+        };
+        names.iter().map(policy).map(Arc::new).collect()
+    }
+
+    fn states(member: &Member) -> Vec<(&str, ClusterState, &str)> {
+        let reports = member.report.policies.iter();
+        reports
+            .map(|(name, told)| {
+                let verdict = &told.verdict;
+                (name.as_str(), verdict.state, verdict.reason.as_str())
+            })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn a_policy_that_is_refused_is_left_out_and_the_others_are_enforced() {
+        let server = FakeServer::default();
+        server.set(|state| state.refuses = Some("'bad'".to_owned()));
+        let mut member = member(&server);
+        let wanted = policies(&["a", "bad", "c"]);
+        assert!(member.cycle(&wanted).await.unwrap());
+        assert_eq!(
+            states(&member),
+            [
+                ("a", ClusterState::Enforced, "Applied"),
+                ("bad", ClusterState::NotEnforced, "Refused"),
+                ("c", ClusterState::Enforced, "Applied"),
+            ]
+        );
+        let message = &member.report.policies["bad"].verdict.message;
+        assert_eq!(message, "spec.validations[0]: it is refused");
+        assert_eq!(server.writes().len(), 2);
+
+        // A new generation of it is tried again.
+        server.set(|state| state.refuses = None);
+        let mut changed = wanted.clone();
+        Arc::make_mut(&mut changed[1]).metadata.generation = Some(2);
+        assert!(member.cycle(&changed).await.unwrap());
+        assert_eq!(states(&member)[1].1, ClusterState::Enforced);
+    }
+
+    #[tokio::test]
+    async fn nothing_changed_writes_nothing() {
+        let server = FakeServer::default();
+        let wanted = policies(&["a"]);
+        member(&server).cycle(&wanted).await.unwrap();
+        assert_eq!(
+            server.writes(),
+            [
+                "POST validatingadmissionpolicies web.boundarypolicy.dev",
+                "POST validatingadmissionpolicybindings web.boundarypolicy.dev",
+            ]
+        );
+        // As after a restart of the operator.
+        let mut member = member(&server);
+        member.cycle(&wanted).await.unwrap();
+        assert_eq!(states(&member), [("a", ClusterState::Enforced, "Applied")]);
+        assert_eq!(server.writes(), Vec::<String>::new());
+    }
+
+    #[tokio::test]
+    async fn a_permission_that_is_missing_is_named() {
+        let server = FakeServer::default();
+        server.set(|state| state.forbids = Some(http::Method::POST));
+        let mut member = member(&server);
+        assert!(!member.cycle(&policies(&["a"])).await.unwrap());
+        assert_eq!(
+            states(&member),
+            [("a", ClusterState::Forbidden, "Forbidden")]
+        );
+        let message = &member.report.policies["a"].verdict.message;
+        assert!(message.contains("cannot create resource"), "{message}");
+
+        server.set(|state| state.forbids = None);
+        assert!(member.cycle(&policies(&["a"])).await.unwrap());
+        assert_eq!(states(&member), [("a", ClusterState::Enforced, "Applied")]);
+    }
+
+    #[tokio::test]
+    async fn what_was_known_stays_known_while_the_api_server_fails() {
+        let server = FakeServer::default();
+        let mut member = member(&server);
+        let wanted = policies(&["a"]);
+        member.cycle(&wanted).await.unwrap();
+        server.set(|state| state.fails = Some(500));
+        member.failures = 1;
+        let failure = member.cycle(&wanted).await.unwrap_err();
+        member.failed(&failure, &wanted);
+        assert_eq!(member.report.version.as_deref(), Some("v1.34.4"));
+        let problem = member.report.problem.as_ref().unwrap();
+        assert_eq!(
+            (problem.state, problem.reason.as_str()),
+            (ClusterState::Pending, "ServerError")
+        );
+        assert_eq!(member.report.policies["a"].generation, Some(1));
+
+        member.failed(&failure, &Wanted::new());
+        assert_eq!(member.report.leftovers.len(), 1);
+
+        server.set(|state| state.fails = None);
+        assert!(member.cycle(&wanted).await.unwrap());
+        assert_eq!(member.report.problem, None);
+    }
 }

@@ -5,6 +5,8 @@ mod apply;
 mod backoff;
 mod discover;
 mod failure;
+#[cfg(test)]
+mod fake;
 pub mod kubeconfig;
 mod member;
 mod plan;
@@ -23,6 +25,7 @@ use futures::FutureExt as _;
 use kube::Client;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
+use tracing::Instrument as _;
 
 use crate::api::ClusterState;
 use apply::{Target, remove_all};
@@ -67,9 +70,12 @@ impl Source {
             })?,
             Self::Unusable(problem) => return Err(problem.clone()),
         };
-        config.connect_timeout = Some(settings.request_timeout);
-        config.read_timeout = Some(settings.request_timeout);
-        config.write_timeout = Some(settings.request_timeout);
+        // A little longer than a request may take, so that it is the request that times out; these
+        // close the connection.
+        let timeout = settings.request_timeout + Duration::from_secs(1);
+        config.connect_timeout = Some(timeout);
+        config.read_timeout = Some(timeout);
+        config.write_timeout = Some(timeout);
         config.reset_reader_on_write = true;
         Ok(config)
     }
@@ -181,7 +187,8 @@ impl Fleet {
             wanted: receiver,
             reports: self.reports.clone(),
         };
-        let task = tokio::spawn(supervise(source.clone(), task, report));
+        let span = tracing::info_span!("cluster", name);
+        let task = tokio::spawn(supervise(source.clone(), task, report).instrument(span));
         Handle {
             source,
             incarnation,
@@ -199,10 +206,7 @@ async fn supervise(source: Source, mut task: Task, report: Report) {
         if AssertUnwindSafe(run).catch_unwind().await.is_ok() {
             return;
         }
-        tracing::error!(
-            cluster = report.cluster,
-            "the task of a cluster panicked; it starts anew"
-        );
+        tracing::error!("the task of a cluster panicked; it starts anew");
         let text = "the operator has a defect that shows with this cluster; see its log";
         let problem = Verdict::new(ClusterState::Pending, "InternalError", text);
         let _ = task.reports.send(Report {
