@@ -16,8 +16,9 @@ use crate::{Binary, Error, Version, binaries};
 /// How often a process is started on another port when its port turns out to be taken.
 const TRIES: usize = 5;
 
-/// How long a process that is asked to end may take before it is killed.
-const STOP_GRACE: Duration = Duration::from_secs(10);
+/// How long a process that is asked to end may take before it is killed. Without open watches
+/// the API server takes 1 s; with one it would wait up to a minute for it to be closed.
+const STOP_GRACE: Duration = Duration::from_secs(3);
 
 /// The same, when nothing of it is needed any more.
 const DROP_GRACE: Duration = Duration::from_secs(2);
@@ -283,7 +284,8 @@ impl ControlPlane {
         self.start_api_server()
     }
 
-    /// Asks the API server to end, and waits until it has. Does nothing when it is not running.
+    /// Asks the API server to end, and waits until it has; kills it after 3 s, as it takes longer
+    /// when a client keeps a watch open. Does nothing when it is not running.
     pub fn stop_api_server(&mut self) -> Result<(), Error> {
         self.end(Binary::KubeApiserver, STOP_GRACE)
     }
