@@ -370,15 +370,19 @@ impl Operator {
     }
 }
 
-/// Writes the status of a policy and tells of the changes. Gives it back if it was written.
+/// Writes the status of a policy and tells of the changes. Gives it back unless it is to be tried
+/// again.
 async fn write_policy(
     writer: &Writer,
     metadata: ObjectMeta,
     status: BoundaryPolicyStatus,
-    told: Vec<Transition>,
+    mut told: Vec<Transition>,
 ) -> Option<(ObjectMeta, BoundaryPolicyStatus)> {
     let written = writer.status::<BoundaryPolicy>(&metadata, &status).await;
-    if !is_written(&metadata, written) {
+    if written.as_ref().is_err_and(WriteError::is_final) {
+        // The object does not fit the schema, so not even its status can be changed.
+        told = vec![Transition::invalid(&status)];
+    } else if !is_written(&metadata, written) {
         return None;
     }
     for transition in told {
