@@ -1,5 +1,10 @@
 //! `BoundaryPolicy`: what a platform team asks of everything in a boundary.
 
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "the columns of kube's derive look like duplicates"
+)]
+
 use std::fmt;
 
 use jiff::Timestamp;

@@ -1,5 +1,10 @@
 //! `MemberCluster`: a cluster of the fleet.
 
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "the columns of kube's derive look like duplicates"
+)]
+
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;

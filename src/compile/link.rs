@@ -149,7 +149,7 @@ impl Load {
     }
 
     /// An upper bound of the cost of the dearest expression, for a Pod whose every image breaks
-    /// every rule. The factors are measured; a test against API servers holds them.
+    /// every rule. The factors are estimates; they are not measured yet.
     fn cost(&self) -> u64 {
         let cuts = 1 + self.depths.len() as u64;
         let image_row = Self::IMAGES * (cuts * 9 + 20);
