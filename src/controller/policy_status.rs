@@ -110,10 +110,13 @@ pub(crate) fn policy_status(
     set("Reconciling", pending, progress, "");
     set("Stalled", false, "NotStalled", "");
     status.summary = Some(summary);
-    let states = clusters.iter().map(|c| (c.name.clone(), c.state)).collect();
+    let all = clusters.iter().map(|c| (c.name.clone(), c.state)).collect();
     clusters.truncate(MAX_CLUSTERS);
     status.clusters = clusters;
-    Computed { status, states }
+    Computed {
+        status,
+        states: all,
+    }
 }
 
 /// What became of the policy in one cluster.

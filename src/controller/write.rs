@@ -18,7 +18,7 @@ use crate::api::{BoundaryPolicy, MemberCluster};
 /// The name under which the operator writes.
 const NAME: &str = "boundary-operator";
 
-/// Holds a MemberCluster until the operator's objects are removed from the cluster.
+/// Holds a `MemberCluster` until the operator's objects are removed from the cluster.
 pub(crate) const FINALIZER: &str = "boundarypolicy.dev/cleanup";
 
 /// Statuses that were written and that the watch has not yet brought back.
