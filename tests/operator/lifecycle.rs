@@ -1,23 +1,23 @@
 //! From the creation of a policy to its deletion, in the hub itself and in another cluster.
 
 use boundary_operator::api::{BoundaryPolicy, ClusterState, MemberCluster};
-use control_plane::{ControlPlane, Version, eventually};
+use control_plane::{Version, eventually};
 use jiff::{SignedDuration, Timestamp};
 use kube::api::Api;
 
-use crate::world::{SOON, World, condition, namespace, objects, refused, states};
+use crate::world::{SOON, World, cluster, condition, namespace, objects, refused, states};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn policies_are_applied_changed_and_removed() {
     let mut world = World::start(Version::V1_34).await;
-    let member = ControlPlane::builder(Version::V1_37).start().unwrap();
+    let member = cluster(Version::V1_37);
     let there = member.client().unwrap();
     let here = world.client.clone();
     for client in [&here, &there] {
         namespace(client, "shop", Some("web")).await;
     }
     world.join_local("hub").await;
-    world.join("eu-1", &member.kubeconfig()).await;
+    world.join("eu-1", &member).await;
 
     // Created.
     world

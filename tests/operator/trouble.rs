@@ -1,22 +1,28 @@
 //! What goes wrong in one place and must stay there.
 
-use boundary_operator::api::{BoundaryPolicy, ClusterState};
-use control_plane::{ControlPlane, Version, eventually};
+use boundary_operator::api::{BoundaryPolicy, ClusterState, MemberCluster};
+use control_plane::{Version, eventually};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::world::{SOON, World, condition, dynamic, loosen, namespace, object, objects, refused};
+use crate::world::{
+    NOBODY, SOON, World, cluster, condition, dynamic, loosen, namespace, object, objects, refused,
+};
 
 #[tokio::test(flavor = "multi_thread")]
+#[expect(
+    clippy::too_many_lines,
+    reason = "the steps share control planes, which take seconds to start"
+)]
 async fn trouble_stays_where_it_is() {
     let world = World::start(Version::V1_37).await;
-    let member = ControlPlane::builder(Version::V1_30).start().unwrap();
+    let member = cluster(Version::V1_30);
     let (here, there) = (world.client.clone(), member.client().unwrap());
     namespace(&here, "shop", Some("web")).await;
     world.join_local("hub").await;
-    world.join("eu-1", &member.kubeconfig()).await;
+    world.join("eu-1", &member).await;
     world
         .policy("first", "boundary: web, rules: {disallowLatestTag: {}}")
         .await;
@@ -71,7 +77,7 @@ async fn trouble_stays_where_it_is() {
     let bad = member
         .kubeconfig()
         .replace("https://", "http://example.org/");
-    world.join("broken", &bad).await;
+    world.join_by("broken", &bad).await;
     let status = world.member("broken", "InvalidKubeconfig").await;
     let message = &status.conditions[0].message;
     assert!(
@@ -80,9 +86,17 @@ async fn trouble_stays_where_it_is() {
     );
     world.kubeconfig("broken", &world.hub.kubeconfig()).await;
     world.member("broken", "Ready").await;
-    world
-        .delete::<boundary_operator::api::MemberCluster>("broken")
+    world.delete::<MemberCluster>("broken").await;
+
+    // A permission that is missing is named.
+    let barred = member.kubeconfig_for(NOBODY).unwrap();
+    world.join_by("barred", &barred).await;
+    let entry = world
+        .state("first", "barred", ClusterState::Forbidden)
         .await;
+    let named = "cannot list resource \"validatingadmissionpolicies\"";
+    assert!(entry.message.contains(named), "{}", entry.message);
+    world.delete::<MemberCluster>("barred").await;
 
     // Policies that can't be read stop no other, and say so: in their status where the API server
     // lets it be changed, else in an Event.

@@ -1,18 +1,18 @@
 //! A cluster that is too old, and that heals by itself.
 
 use boundary_operator::api::ClusterState;
-use control_plane::{ControlPlane, Version, eventually};
+use control_plane::{Version, eventually};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams};
 
-use crate::world::{SOON, World, condition, namespace, objects, refused};
+use crate::world::{SOON, World, cluster, condition, namespace, objects, refused};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_cluster_is_told_of_and_enforces_once_it_is_upgraded() {
     let world = World::start(Version::V1_34).await;
-    let mut old = ControlPlane::builder(Version::V1_29).start().unwrap();
+    let mut old = cluster(Version::V1_29);
     namespace(&old.client().unwrap(), "shop", Some("web")).await;
-    world.join("eu-old", &old.kubeconfig()).await;
+    world.join("eu-old", &old).await;
     world
         .policy("no-latest", "boundary: web, rules: {disallowLatestTag: {}}")
         .await;

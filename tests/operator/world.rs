@@ -14,7 +14,9 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+};
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -26,6 +28,10 @@ pub(crate) const NAMESPACE: &str = "boundary-operator";
 
 /// How long anything may take on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(40);
+
+/// The user that the operator is, and one that may do nothing.
+const OPERATOR: &str = "operator";
+pub(crate) const NOBODY: &str = "nobody";
 
 pub(crate) struct World {
     pub(crate) hub: ControlPlane,
@@ -41,12 +47,13 @@ impl World {
             .with_test_writer()
             .try_init();
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let hub = ControlPlane::builder(version).start().unwrap();
+        let hub = cluster(version);
         let client = hub.client().unwrap();
         for crd in crds() {
             apply(&client, &crd).await;
         }
-        namespace(&client, NAMESPACE, None).await;
+        grant(&client, include_str!("../../config/rbac/hub.yaml")).await;
+        grant(&client, include_str!("../../config/rbac/member.yaml")).await;
         let mut world = Self {
             hub,
             client,
@@ -73,9 +80,13 @@ impl World {
             ..Settings::default()
         };
         let (stop, stopped) = oneshot::channel::<()>();
-        let run = controller::run(settings, self.hub.config().unwrap(), async move {
-            let _ = stopped.await;
-        });
+        let run = controller::run(
+            settings,
+            self.hub.config_for(OPERATOR).unwrap(),
+            async move {
+                let _ = stopped.await;
+            },
+        );
         let task = tokio::spawn(async move { run.await.unwrap() });
         self.operator = Some((stop, task));
     }
@@ -98,8 +109,16 @@ impl World {
         .await;
     }
 
+    /// Makes a member of `cluster`, with what `config/rbac/member.yaml` grants there.
+    pub(crate) async fn join(&self, name: &str, cluster: &ControlPlane) {
+        let client = cluster.client().unwrap();
+        grant(&client, include_str!("../../config/rbac/member.yaml")).await;
+        self.join_by(name, &cluster.kubeconfig_for(OPERATOR).unwrap())
+            .await;
+    }
+
     /// Makes a member of the cluster that `kubeconfig` leads to.
-    pub(crate) async fn join(&self, name: &str, kubeconfig: &str) {
+    pub(crate) async fn join_by(&self, name: &str, kubeconfig: &str) {
         self.kubeconfig(name, kubeconfig).await;
         apply(
             &self.client,
@@ -244,6 +263,40 @@ pub(crate) async fn objects(client: &Client) -> Vec<String> {
     list.into_iter().map(|object| object.name_any()).collect()
 }
 
+/// A cluster that knows the operator, who may do nothing there yet.
+pub(crate) fn cluster(version: Version) -> ControlPlane {
+    let builder = ControlPlane::builder(version)
+        .user(OPERATOR, &[])
+        .user(NOBODY, &[]);
+    builder.start().unwrap()
+}
+
+/// Grants the user of the operator what the manifest grants its service account.
+async fn grant(client: &Client, manifest: &str) {
+    for document in manifest.split("\n---\n") {
+        let mut value: Value = serde_saphyr::from_str(document).unwrap();
+        if value.get("subjects").is_some() {
+            let user = json!({
+                "kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": OPERATOR,
+            });
+            value["subjects"] = json!([user]);
+        }
+        let object = object(value);
+        let types = object.types.clone().unwrap();
+        let kind = GroupVersionKind::try_from(&types).unwrap();
+        let resource = ApiResource::from_gvk(&kind);
+        let api: Api<DynamicObject> = match object.namespace() {
+            Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+            None => Api::all_with(client.clone(), &resource),
+        };
+        let params = PatchParams::apply("test").force();
+        let patch = Patch::Apply(&object);
+        api.patch(&object.name_any(), &params, &patch)
+            .await
+            .unwrap();
+    }
+}
+
 /// Makes a namespace, in a boundary.
 pub(crate) async fn namespace(client: &Client, name: &str, boundary: Option<&str>) {
     let labels = boundary.map(|boundary| json!({"boundarypolicy.dev/boundary": boundary}));
@@ -330,11 +383,11 @@ pub(crate) async fn loosen(client: &Client, loose: bool) {
 }
 
 /// Any object of the API group, as JSON.
-pub(crate) fn dynamic(client: &Client) -> Api<kube::api::DynamicObject> {
-    let resource = kube::api::ApiResource::erase::<BoundaryPolicy>(&());
+pub(crate) fn dynamic(client: &Client) -> Api<DynamicObject> {
+    let resource = ApiResource::erase::<BoundaryPolicy>(&());
     Api::all_with(client.clone(), &resource)
 }
 
-pub(crate) fn object(value: Value) -> kube::api::DynamicObject {
+pub(crate) fn object(value: Value) -> DynamicObject {
     serde_json::from_value(value).unwrap()
 }
