@@ -1,4 +1,4 @@
-//! The controller: compiles BoundaryPolicies into every member cluster and reports where they are
+//! The controller: compiles `BoundaryPolicies` into every member cluster and reports where they are
 //! enforced.
 
 use std::io::IsTerminal as _;
@@ -11,10 +11,13 @@ use boundary_operator::controller::{self, Settings};
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
-/// Compiles BoundaryPolicies into the admission policies of every member cluster, and reports where
-/// they are enforced.
+/// The command line.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(
+    version,
+    about = "Compiles BoundaryPolicies into the admission policies of every member cluster, and \
+             reports where they are enforced"
+)]
 struct Arguments {
     /// The kubeconfig of the hub. Default: the service account of the Pod, else as kubectl does.
     #[arg(long, env = "BOUNDARY_KUBECONFIG")]
@@ -28,7 +31,7 @@ struct Arguments {
     #[arg(long, env = "BOUNDARY_LABEL", default_value = BOUNDARY_LABEL)]
     boundary_label: String,
 
-    /// How log lines are written. What is written is set by RUST_LOG.
+    /// How log lines are written. The environment variable `RUST_LOG` sets which.
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 

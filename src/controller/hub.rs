@@ -157,21 +157,16 @@ impl Hub {
             );
             return unusable("SecretNotFound", text);
         };
-        match secret
-            .data
-            .as_ref()
-            .and_then(|data| data.get(&reference.key))
-        {
-            Some(value) => Source::Kubeconfig(value.0.clone()),
-            None => {
-                let text = format!(
-                    "the Secret {} in namespace {} has no key {}: put the kubeconfig there, or name \
-                     its key in spec.kubeconfigSecretRef.key",
-                    reference.name, self.namespace, reference.key
-                );
-                unusable("SecretKeyMissing", text)
-            }
+        let mut data = secret.data.iter().flatten();
+        if let Some((_, value)) = data.find(|(key, _)| **key == reference.key) {
+            return Source::Kubeconfig(value.0.clone());
         }
+        let text = format!(
+            "the Secret {} in namespace {} has no key {}: put the kubeconfig there, or name its key \
+             in spec.kubeconfigSecretRef.key",
+            reference.name, self.namespace, reference.key
+        );
+        unusable("SecretKeyMissing", text)
     }
 }
 

@@ -61,8 +61,8 @@ impl Default for Settings {
         Self {
             namespace: "boundary-operator".to_owned(),
             boundary_label: BOUNDARY_LABEL.to_owned(),
-            resync_interval: Duration::from_secs(300),
-            capabilities_interval: Duration::from_secs(60),
+            resync_interval: Duration::from_mins(5),
+            capabilities_interval: Duration::from_mins(1),
             request_timeout: Duration::from_secs(10),
             max_concurrent_applies: 16,
         }
@@ -235,7 +235,7 @@ impl Operator {
         }
     }
 
-    /// Removes what is ours from a cluster, in one attempt, and lets its MemberCluster go.
+    /// Removes what is ours from a cluster, in one attempt, and lets its `MemberCluster` go.
     fn remove(&mut self, member: Member) {
         let metadata = member.object.metadata;
         let held = metadata
@@ -353,7 +353,7 @@ impl Operator {
                 let writer = writer.clone();
                 async move {
                     let written = writer.status::<MemberCluster>(&metadata, &status).await;
-                    is_written(&metadata, written).then_some((metadata, status))
+                    is_written(&metadata, &written).then_some((metadata, status))
                 }
             })
             .buffer_unordered(CONCURRENT_WRITES);
@@ -370,15 +370,19 @@ impl Operator {
     }
 }
 
-/// Writes the status of a policy and tells of the changes. Gives it back if it was written.
+/// Writes the status of a policy and tells of the changes. Gives it back unless it is to be tried
+/// again.
 async fn write_policy(
     writer: &Writer,
     metadata: ObjectMeta,
     status: BoundaryPolicyStatus,
-    told: Vec<Transition>,
+    mut told: Vec<Transition>,
 ) -> Option<(ObjectMeta, BoundaryPolicyStatus)> {
     let written = writer.status::<BoundaryPolicy>(&metadata, &status).await;
-    if !is_written(&metadata, written) {
+    if written.as_ref().is_err_and(WriteError::is_final) {
+        // The object does not fit the schema, so not even its status can be changed.
+        told = vec![Transition::invalid(&status)];
+    } else if !is_written(&metadata, &written) {
         return None;
     }
     for transition in told {
@@ -391,8 +395,8 @@ async fn write_policy(
     Some((metadata, status))
 }
 
-fn is_written(metadata: &ObjectMeta, written: Result<(), WriteError>) -> bool {
-    if let Err(error) = &written {
+fn is_written(metadata: &ObjectMeta, written: &Result<(), WriteError>) -> bool {
+    if let Err(error) = written {
         let name = metadata.name.as_deref().unwrap_or_default();
         tracing::warn!(name, %error, "a status can't be written; it is tried again");
     }

@@ -14,6 +14,9 @@ use crate::fleet::{Report, Verdict};
 /// The most clusters that are listed.
 const MAX_CLUSTERS: usize = 100;
 
+/// The longest note of an Event; the API server takes 1,024 bytes.
+const MAX_NOTE: usize = 500;
+
 /// The most clusters that are named in one line.
 const MAX_NAMED: usize = 3;
 
@@ -107,10 +110,13 @@ pub(crate) fn policy_status(
     set("Reconciling", pending, progress, "");
     set("Stalled", false, "NotStalled", "");
     status.summary = Some(summary);
-    let states = clusters.iter().map(|c| (c.name.clone(), c.state)).collect();
+    let all = clusters.iter().map(|c| (c.name.clone(), c.state)).collect();
     clusters.truncate(MAX_CLUSTERS);
     status.clusters = clusters;
-    Computed { status, states }
+    Computed {
+        status,
+        states: all,
+    }
 }
 
 /// What became of the policy in one cluster.
@@ -254,11 +260,27 @@ pub(crate) fn some_of(items: &[String]) -> String {
     }
 }
 
-/// A change of state to tell in an Event: the clusters that came into it.
+/// A change to tell in an Event.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Transition {
-    pub(crate) state: ClusterState,
+    /// What it changed to, in one word.
+    pub(crate) reason: String,
+    /// Whether all is as it should be.
+    pub(crate) good: bool,
     pub(crate) note: String,
+}
+
+impl Transition {
+    /// A policy is now invalid, and its status can't say so.
+    pub(crate) fn invalid(status: &BoundaryPolicyStatus) -> Self {
+        let stalled = status.conditions.iter().find(|c| c.type_ == "Stalled");
+        let note = stalled.map(|c| c.message.as_str()).unwrap_or_default();
+        Self {
+            reason: "InvalidPolicy".to_owned(),
+            good: false,
+            note: note.chars().take(MAX_NOTE).collect(),
+        }
+    }
 }
 
 /// What to tell of the change from `before` to `after`: one line a state.
@@ -289,8 +311,11 @@ pub(crate) fn transitions(
             if let Some(first) = clusters.first().filter(|first| !first.message.is_empty()) {
                 note = format!("{note}: {}", first.message);
             }
-            let note = note.chars().take(1000).collect();
-            Transition { state, note }
+            Transition {
+                reason: state.to_string(),
+                good: matches!(state, ClusterState::Enforced | ClusterState::Installed),
+                note: note.chars().take(MAX_NOTE).collect(),
+            }
         })
         .collect()
 }
@@ -444,10 +469,7 @@ mod tests {
             "no contact since 1970-01-01T00:00:30Z: no answer within 10s; generation 2 holds there as it was, unverified since then"
         );
         assert_eq!(status(&lost, Some(&second), 40), second);
-        assert_eq!(
-            transitions(Some(&first), &second)[0].state,
-            ClusterState::Unreachable
-        );
+        assert_eq!(transitions(Some(&first), &second)[0].reason, "Unreachable");
         assert_eq!(transitions(Some(&second), &second), []);
     }
 

@@ -13,12 +13,12 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::policy_status::Transition;
-use crate::api::{BoundaryPolicy, ClusterState, MemberCluster};
+use crate::api::{BoundaryPolicy, MemberCluster};
 
 /// The name under which the operator writes.
 const NAME: &str = "boundary-operator";
 
-/// Holds a MemberCluster until the operator's objects are removed from the cluster.
+/// Holds a `MemberCluster` until the operator's objects are removed from the cluster.
 pub(crate) const FINALIZER: &str = "boundarypolicy.dev/cleanup";
 
 /// Statuses that were written and that the watch has not yet brought back.
@@ -65,10 +65,27 @@ pub(crate) struct Writer {
 /// A write to the hub failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
-    #[error("{0}")]
+    #[error("{}", text(.0))]
     Kube(#[from] kube::Error),
     #[error("no answer within {0:?}")]
     Timeout(Duration),
+    #[error("the status can't be written as JSON: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+impl WriteError {
+    /// Whether the object as it is will be refused every time.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Kube(kube::Error::Api(status)) if status.code == 422)
+    }
+}
+
+/// What the API server says, without what the client adds.
+fn text(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
 }
 
 impl Writer {
@@ -82,18 +99,17 @@ impl Writer {
         K: Resource<DynamicType = ()>,
     {
         let name = metadata.name.as_deref().unwrap_or_default();
+        // Not by server-side apply, which fails where the rest of the object does not fit the schema.
         // The uid keeps the status of a deleted object from one of the same name.
-        let body = json!({
-            "apiVersion": K::api_version(&()),
-            "kind": K::kind(&()),
-            "metadata": {"name": name, "uid": metadata.uid},
-            "status": status,
-        });
+        let patch = json!([
+            {"op": "test", "path": "/metadata/uid", "value": metadata.uid},
+            {"op": "add", "path": "/status", "value": status},
+        ]);
+        let patch: Patch<()> = Patch::Json(serde_json::from_value(patch)?);
         // Untyped, since the rest of the object may be what can't be read.
         let api: Api<DynamicObject> =
             Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()));
-        let params = PatchParams::apply(NAME).force();
-        self.limited(api.patch_status(name, &params, &Patch::Apply(body)))
+        self.limited(api.patch_status(name, &params(), &patch))
             .await
     }
 
@@ -103,10 +119,6 @@ impl Writer {
         policy: &ObjectMeta,
         transition: &Transition,
     ) -> Result<(), WriteError> {
-        let good = matches!(
-            transition.state,
-            ClusterState::Enforced | ClusterState::Installed
-        );
         let now = Timestamp::now();
         let name = policy.name.clone().unwrap_or_default();
         let event = Event {
@@ -118,7 +130,7 @@ impl Writer {
                 ..ObjectMeta::default()
             },
             note: Some(transition.note.clone()),
-            reason: Some(transition.state.to_string()),
+            reason: Some(transition.reason.clone()),
             regarding: Some(ObjectReference {
                 api_version: Some(BoundaryPolicy::api_version(&()).into_owned()),
                 kind: Some(BoundaryPolicy::kind(&()).into_owned()),
@@ -128,7 +140,7 @@ impl Writer {
             }),
             reporting_controller: Some(format!("{}/{NAME}", crate::api::GROUP)),
             reporting_instance: Some(self.instance.clone()),
-            type_: Some(if good { "Normal" } else { "Warning" }.to_owned()),
+            type_: Some(if transition.good { "Normal" } else { "Warning" }.to_owned()),
             ..Event::default()
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
@@ -154,11 +166,7 @@ impl Writer {
         }});
         let resource = ApiResource::erase::<MemberCluster>(&());
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-        let params = PatchParams {
-            field_manager: Some(NAME.to_owned()),
-            ..PatchParams::default()
-        };
-        self.limited(api.patch(name, &params, &Patch::Merge(body)))
+        self.limited(api.patch(name, &params(), &Patch::Merge(body)))
             .await
     }
 
@@ -171,5 +179,12 @@ impl Writer {
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(WriteError::Timeout(self.timeout)),
         }
+    }
+}
+
+fn params() -> PatchParams {
+    PatchParams {
+        field_manager: Some(NAME.to_owned()),
+        ..PatchParams::default()
     }
 }

@@ -35,7 +35,8 @@ impl Backoff {
 pub(crate) fn jitter(wait: Duration) -> Duration {
     // The keys of the hasher are random; nothing here needs better.
     let random = RandomState::new().hash_one(0_u8) % 200;
-    wait - wait * u32::try_from(random).unwrap_or_default() / 1000
+    let less = wait / 1000 * u32::try_from(random).unwrap_or_default();
+    wait.saturating_sub(less)
 }
 
 #[cfg(test)]

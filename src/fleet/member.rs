@@ -23,7 +23,7 @@ use crate::api::{BoundaryPolicy, ClusterState, ObjectRef};
 use crate::compile::{AdmissionObject, Compilation, Options, compile, next_expiry};
 
 /// The longest wait between two attempts to reach a cluster.
-const LONGEST_BACKOFF: Duration = Duration::from_secs(60);
+const LONGEST_BACKOFF: Duration = Duration::from_mins(1);
 
 /// Namespaces that are asked for at once.
 const PAGE: u32 = 500;
@@ -37,19 +37,19 @@ pub(crate) struct Task {
 
 /// Keeps a cluster as it is wanted, until it is dropped.
 pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
-    let config = match source.config(&task.settings).await {
-        Ok(config) => config,
-        Err(problem) => {
-            report.problem = Some(problem);
-            let _ = task.reports.send(report);
-            return std::future::pending().await;
-        }
-    };
-    report.insecure = config.accept_invalid_certs;
-    let client = match Client::try_from(config) {
+    let connected = source.config(&task.settings).await.and_then(|config| {
+        report.insecure = config.accept_invalid_certs;
+        Client::try_from(config).map_err(|_| unusable_client())
+    });
+    let client = match connected {
         Ok(client) => client,
-        Err(_) => {
-            report.problem = Some(unusable_client());
+        Err(problem) => {
+            tracing::warn!(
+                reason = problem.reason,
+                message = problem.message,
+                "no way there"
+            );
+            report.problem = Some(problem);
             let _ = task.reports.send(report);
             return std::future::pending().await;
         }
@@ -454,8 +454,8 @@ mod tests {
         let settings = FleetSettings {
             local: kube::Config::new(http::Uri::from_static("http://localhost")),
             boundary_label: crate::api::BOUNDARY_LABEL.to_owned(),
-            resync_interval: Duration::from_secs(300),
-            capabilities_interval: Duration::from_secs(60),
+            resync_interval: Duration::from_mins(5),
+            capabilities_interval: Duration::from_mins(1),
             request_timeout: Duration::from_secs(5),
             permits: permits.clone(),
         };

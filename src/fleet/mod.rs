@@ -162,13 +162,14 @@ impl Fleet {
                 timeout,
                 permits: settings.permits.clone(),
             };
-            match tokio::time::timeout(timeout * 3, remove_all(&target)).await {
-                Ok(removed) => removed.map_err(|failure| failure.verdict()),
-                Err(_) => {
+            let removed = tokio::time::timeout(timeout * 3, remove_all(&target)).await;
+            removed.map_or_else(
+                |_| {
                     let text = format!("no end within {:?}", timeout * 3);
                     Err(Verdict::new(ClusterState::Unreachable, "Timeout", text))
-                }
-            }
+                },
+                |removed| removed.map_err(|failure| failure.verdict()),
+            )
         }
     }
 
@@ -200,7 +201,7 @@ impl Fleet {
 
 /// Runs the task of a cluster, and starts it again should it panic.
 async fn supervise(source: Source, mut task: Task, report: Report) {
-    let mut backoff = Backoff::new(Duration::from_secs(60));
+    let mut backoff = Backoff::new(Duration::from_mins(1));
     loop {
         let run = member::run(&source, &mut task, report.clone());
         if AssertUnwindSafe(run).catch_unwind().await.is_ok() {

@@ -91,7 +91,7 @@ pub(crate) struct Plan {
 /// Plans the way from `existing` to `wanted`.
 ///
 /// A policy is created before its binding and deleted after it. An object that gains a
-/// BoundaryPolicy is written before the one that loses it.
+/// `BoundaryPolicy` is written before the one that loses it.
 #[must_use]
 pub(crate) fn plan(existing: &Existing, wanted: &[AdmissionObject]) -> Plan {
     let mut plan = Plan::default();

@@ -15,7 +15,7 @@ pub type Wanted = Vec<Arc<BoundaryPolicy>>;
 /// What is known of a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// The name of its MemberCluster.
+    /// The name of its `MemberCluster`.
     pub cluster: String,
     /// Which of the tasks of that name tells it; counted up.
     pub incarnation: u64,
