@@ -7,6 +7,7 @@
 //! - [`rules`]: the rules of a policy, one file each.
 
 pub mod api;
+pub mod cli;
 pub mod compile;
 pub mod controller;
 pub mod evaluate;

@@ -1,0 +1,299 @@
+//! Verdicts about resources.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::input::{Diagnostics, Document};
+use super::policies::Namespaces;
+use crate::api::{Action, BOUNDARY_LABEL, BoundaryPolicy};
+use crate::compile::{Capabilities, Options, Version, compile};
+use crate::evaluate::{Evaluator, Kind, Operation, Request};
+
+/// What becomes of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Verdict {
+    /// It keeps every rule.
+    Allowed,
+    /// It is refused.
+    Denied,
+    /// It is admitted with a warning.
+    Warned,
+    /// It is admitted with an entry in the audit log.
+    Audited,
+    /// No policy looks at it.
+    NotChecked,
+    /// It can't be told here.
+    Unsupported,
+}
+
+impl Verdict {
+    /// Every verdict.
+    pub const ALL: [Self; 6] = [
+        Self::Allowed,
+        Self::Denied,
+        Self::Warned,
+        Self::Audited,
+        Self::NotChecked,
+        Self::Unsupported,
+    ];
+
+    /// The word that stands in the output.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::Warned => "warned",
+            Self::Audited => "audited",
+            Self::NotChecked => "not-checked",
+            Self::Unsupported => "unsupported",
+        }
+    }
+}
+
+// By hand: a derived enum schema with documented variants is a `oneOf`, which names no allowed words.
+impl schemars::JsonSchema for Verdict {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Verdict".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        let verdicts = Self::ALL.map(Self::as_str);
+        schemars::json_schema!({"type": "string", "enum": verdicts})
+    }
+}
+
+/// The verdict about one resource, as it stands in the JSON output.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Judgement {
+    /// The file of the resource.
+    pub file: String,
+    /// The document in the file, counted from 1.
+    pub document: usize,
+    /// Its API group and version.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its namespace; none for a kind that is not checked and that names none.
+    pub namespace: Option<String>,
+    /// Its name, or what its name begins with; none where it has neither.
+    pub name: Option<String>,
+    /// `CREATE` or `UPDATE`.
+    pub operation: &'static str,
+    /// What becomes of it.
+    pub verdict: Verdict,
+    /// What the policies say, or why it is not checked.
+    pub messages: Vec<String>,
+}
+
+/// Who asks, and where.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Asker {
+    /// The boundary of namespaces that are not given.
+    pub(super) boundary: Option<String>,
+    pub(super) user: String,
+    pub(super) groups: Vec<String>,
+}
+
+impl Asker {
+    /// The groups, with those that the API server itself puts every such user into.
+    fn all_groups(&self) -> Vec<String> {
+        let mut groups: BTreeSet<String> = self.groups.iter().cloned().collect();
+        groups.insert("system:authenticated".to_owned());
+        if let Some((namespace, _)) = (self.user.strip_prefix("system:serviceaccount:"))
+            .and_then(|account| account.split_once(':'))
+        {
+            groups.insert("system:serviceaccounts".to_owned());
+            groups.insert(format!("system:serviceaccounts:{namespace}"));
+        }
+        groups.into_iter().collect()
+    }
+}
+
+/// Policies, ready to judge resources.
+pub(super) struct Judge {
+    /// What can't even be read by the evaluation is unsupported for every resource.
+    evaluator: Result<Evaluator, String>,
+    boundaries: BTreeSet<String>,
+    namespaces: Namespaces,
+}
+
+impl Judge {
+    pub(super) fn new(
+        policies: &BTreeMap<String, BoundaryPolicy>,
+        namespaces: Namespaces,
+        now: Timestamp,
+    ) -> Self {
+        let options = Options::new(Capabilities::of(NEWEST), now);
+        let compilation = compile(policies.values(), &options);
+        // Policies were validated when they were read, so this says nothing; if it ever does, no
+        // verdict can be trusted.
+        let evaluator = match compilation.problems.first() {
+            None => Evaluator::new(&compilation.objects).map_err(|error| error.to_string()),
+            Some(problem) => Err(format!("Policy '{}' can't be compiled.", problem.policy)),
+        };
+        Self {
+            evaluator,
+            boundaries: policies.values().map(|p| p.spec.boundary.clone()).collect(),
+            namespaces,
+        }
+    }
+
+    /// The verdict about `new`, which replaces `old` where there is one.
+    pub(super) fn judge(&self, new: &Document, old: Option<&Document>, asker: &Asker) -> Judgement {
+        let kind = Kind::of(&new.value);
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        let operation = match old {
+            Some(_) => Operation::Update,
+            None => Operation::Create,
+        };
+        let namespace =
+            some(new.text("/metadata/namespace")).or_else(|| kind.map(|_| "default".to_owned()));
+        let (verdict, messages) = if let (Some(kind), Some(namespace)) = (kind, &namespace) {
+            self.verdict(kind, namespace, operation, new, old, asker)
+        } else {
+            let message = format!(
+                "{} of {} is not a kind that is checked.",
+                new.text("/kind"),
+                new.text("/apiVersion")
+            );
+            (Verdict::NotChecked, vec![message])
+        };
+        Judgement {
+            file: new.file.clone(),
+            document: new.number,
+            api_version: new.text("/apiVersion").to_owned(),
+            kind: new.text("/kind").to_owned(),
+            namespace,
+            name: some(new.text("/metadata/name"))
+                .or_else(|| some(new.text("/metadata/generateName"))),
+            operation: operation.as_str(),
+            verdict,
+            messages,
+        }
+    }
+
+    fn verdict(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        operation: Operation,
+        new: &Document,
+        old: Option<&Document>,
+        asker: &Asker,
+    ) -> (Verdict, Vec<String>) {
+        let not_checked = |message: String| (Verdict::NotChecked, vec![message]);
+        let given = self.namespaces.get(namespace);
+        let labels = match (given, &asker.boundary) {
+            (Some(labels), _) => labels.clone(),
+            (None, Some(boundary)) => {
+                BTreeMap::from([(BOUNDARY_LABEL.to_owned(), boundary.clone())])
+            }
+            (None, None) => {
+                return not_checked(format!(
+                    "No boundary is known for namespace {namespace}: give its Namespace, or \
+                     --boundary."
+                ));
+            }
+        };
+        let Some(boundary) = labels.get(BOUNDARY_LABEL) else {
+            return not_checked(format!(
+                "Namespace {namespace} is in no boundary: it has no label {BOUNDARY_LABEL}."
+            ));
+        };
+        if !self.boundaries.contains(boundary) {
+            return not_checked(format!("No policy given is for boundary '{boundary}'."));
+        }
+        let evaluator = match &self.evaluator {
+            Ok(evaluator) => evaluator,
+            Err(cause) => return (Verdict::Unsupported, vec![cause.clone()]),
+        };
+        let request = Request {
+            kind,
+            sub_resource: "",
+            operation,
+            object: &new.value,
+            old_object: old.map(|old| &old.value),
+            namespace,
+            namespace_labels: &labels,
+            user: &asker.user,
+            groups: &asker.all_groups(),
+        };
+        let findings = match evaluator.judge(&request) {
+            Ok(findings) => findings,
+            Err(cause) => return (Verdict::Unsupported, vec![cause.to_string()]),
+        };
+        let verdict = [
+            (Action::Deny, Verdict::Denied),
+            (Action::Warn, Verdict::Warned),
+            (Action::Audit, Verdict::Audited),
+        ];
+        let messages = verdict.iter().flat_map(|(action, _)| {
+            let of_action = findings.iter().filter(move |f| f.action == *action);
+            of_action.map(|finding| finding.message.clone())
+        });
+        let messages = messages.collect();
+        let verdict = (verdict.iter())
+            .find(|(action, _)| findings.iter().any(|f| f.action == *action))
+            .map_or(Verdict::Allowed, |(_, verdict)| *verdict);
+        (verdict, messages)
+    }
+}
+
+/// The newest version of Kubernetes that is known.
+pub(super) const NEWEST: Version = Version {
+    major: 1,
+    minor: 37,
+};
+
+/// What tells objects apart: API version, kind, namespace and name.
+type Key<'d> = (&'d str, &'d str, &'d str, &'d str);
+
+/// The old state of objects, to be looked up.
+#[derive(Default)]
+pub(super) struct Old<'d>(BTreeMap<Key<'d>, &'d Document>);
+
+impl<'d> Old<'d> {
+    pub(super) fn new(documents: &'d [Document], problems: &mut Diagnostics) -> Self {
+        let mut old = BTreeMap::new();
+        for document in documents {
+            let Some(key) = key(document) else {
+                problems.field(document, "metadata", "an old object must have a name");
+                continue;
+            };
+            if let Some(other) = old.insert(key, document) {
+                let message = format!(
+                    "the same object is in {}, document {}",
+                    other.file, other.number
+                );
+                problems.field(document, "", &message);
+            }
+        }
+        Self(old)
+    }
+
+    pub(super) fn of(&self, new: &Document) -> Option<&'d Document> {
+        self.0.get(&key(new)?).copied()
+    }
+}
+
+fn key(document: &Document) -> Option<Key<'_>> {
+    let namespace = match document.text("/metadata/namespace") {
+        "" => "default",
+        namespace => namespace,
+    };
+    let name = document.text("/metadata/name");
+    let key = (
+        document.text("/apiVersion"),
+        document.text("/kind"),
+        namespace,
+        name,
+    );
+    (!name.is_empty()).then_some(key)
+}

@@ -1,0 +1,129 @@
+//! Documents into policies and the boundaries of namespaces.
+
+use std::collections::BTreeMap;
+
+use super::input::{Diagnostics, Document};
+use super::schema;
+use crate::api::{BoundaryPolicy, GROUP, validate};
+
+/// Labels of namespaces, by name.
+pub(super) type Namespaces = BTreeMap<String, BTreeMap<String, String>>;
+
+/// The policies in `documents`, each of them valid, sorted by name.
+pub(super) fn policies(
+    documents: &[Document],
+    problems: &mut Diagnostics,
+) -> BTreeMap<String, BoundaryPolicy> {
+    let schema = schema::boundary_policy();
+    let mut policies = BTreeMap::new();
+    let mut seen: BTreeMap<String, (&str, usize)> = BTreeMap::new();
+    let before = problems.0.len();
+    for document in documents {
+        match (document.text("/kind"), document.text("/apiVersion")) {
+            ("BoundaryPolicy", "boundarypolicy.dev/v1alpha1") => {}
+            ("BoundaryPolicy", _) => {
+                let message = format!("a BoundaryPolicy is of {GROUP}/v1alpha1");
+                problems.field(document, "apiVersion", &message);
+                continue;
+            }
+            // They stand beside policies, and say nothing about what policies compile to.
+            ("Namespace", "v1") | ("MemberCluster", "boundarypolicy.dev/v1alpha1") => continue,
+            (kind, api_version) => {
+                let message = format!(
+                    "{kind} of {api_version} is not a BoundaryPolicy ({GROUP}/v1alpha1) or a \
+                     Namespace (v1)"
+                );
+                problems.field(document, "kind", &message);
+                continue;
+            }
+        }
+        if let Some(policy) = policy(document, &schema, problems) {
+            let name = policy.metadata.name.clone().unwrap_or_default();
+            if let Some((file, number)) = seen.get(&name) {
+                let message =
+                    format!("{name:?} is the name of another policy: {file}, document {number}");
+                problems.field(document, "metadata.name", &message);
+            } else {
+                seen.insert(name.clone(), (&document.file, document.number));
+                policies.insert(name, policy);
+            }
+        }
+    }
+    if policies.is_empty() && problems.0.len() == before {
+        problems.file("", "no BoundaryPolicy was found in the policies given");
+    }
+    policies
+}
+
+fn policy(
+    document: &Document,
+    schema: &serde_json::Value,
+    problems: &mut Diagnostics,
+) -> Option<BoundaryPolicy> {
+    let before = problems.0.len();
+    schema::check(document, schema, problems);
+    // What an operator wrote there is not read.
+    let mut value = document.value.clone();
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("status");
+    }
+    match serde_json::from_value(value) {
+        Ok(policy) => {
+            let policy: BoundaryPolicy = policy;
+            for error in validate(&policy) {
+                problems.field(document, &error.path, &error.message);
+            }
+            (problems.0.len() == before).then_some(policy)
+        }
+        Err(error) => {
+            if problems.0.len() == before {
+                problems.field(document, "", &error.to_string());
+            }
+            None
+        }
+    }
+}
+
+/// The namespaces in `documents`.
+pub(super) fn namespaces<'d>(
+    documents: impl IntoIterator<Item = &'d Document>,
+    problems: &mut Diagnostics,
+) -> Namespaces {
+    let mut namespaces = Namespaces::new();
+    for document in documents {
+        if (document.text("/apiVersion"), document.text("/kind")) != ("v1", "Namespace") {
+            continue;
+        }
+        let name = document.text("/metadata/name");
+        if name.is_empty() {
+            problems.field(document, "metadata", "a Namespace must have a name");
+            continue;
+        }
+        let mut labels = BTreeMap::new();
+        let given = document.value.pointer("/metadata/labels");
+        match given {
+            None | Some(serde_json::Value::Null) => {}
+            Some(serde_json::Value::Object(given)) => {
+                for (key, value) in given {
+                    if let Some(value) = value.as_str() {
+                        labels.insert(key.clone(), value.to_owned());
+                    } else {
+                        let path = format!("metadata.labels[{key}]");
+                        problems.field(document, &path, "must be text; quote it");
+                    }
+                }
+            }
+            Some(_) => problems.field(document, "metadata.labels", "must be an object"),
+        }
+        match namespaces.get(name) {
+            Some(other) if *other != labels => {
+                let message = format!("{name:?} is given twice, with different labels");
+                problems.field(document, "metadata.name", &message);
+            }
+            _ => {
+                namespaces.insert(name.to_owned(), labels);
+            }
+        }
+    }
+    namespaces
+}
