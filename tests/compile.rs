@@ -1,4 +1,10 @@
 //! What policies compile to, as a reviewer reads it, and that it is valid for hostile input.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by a panic"
+)]
 
 mod support;
 

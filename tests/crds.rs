@@ -1,4 +1,10 @@
 //! `crds/` holds what the Rust types say. `UPDATE_CRDS=1 cargo test --test crds` writes it anew.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by a panic"
+)]
 
 use std::path::Path;
 

@@ -1,5 +1,7 @@
 //! CEL literals. Everything that users write reaches an expression through [`string`].
 
+use std::fmt::Write as _;
+
 /// `text` as a CEL string literal.
 pub(crate) fn string(text: &str) -> String {
     let mut literal = String::with_capacity(text.len() + 2);
@@ -14,7 +16,8 @@ pub(crate) fn string(text: &str) -> String {
             // Readers of the object, and some CEL parsers, stumble over the other control
             // characters and over the separators of lines.
             c if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
-                literal.push_str(&format!("\\u{:04x}", u32::from(c)));
+                // Writing to a String can't fail.
+                let _ = write!(literal, "\\u{:04x}", u32::from(c));
             }
             c => literal.push(c),
         }

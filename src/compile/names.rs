@@ -11,30 +11,31 @@ use crate::api::{Action, GROUP, is_dns_label};
 /// and after it `.h` and a hash of it, which no DNS label and no part can look like.
 #[must_use]
 pub fn object_name(boundary: &str, action: Action, part: usize) -> String {
-    let mut name = if is_dns_label(boundary) {
+    let name = if is_dns_label(boundary) {
         boundary.to_owned()
     } else {
         format!("{}.h{}", readable(boundary), hash(boundary.as_bytes()))
     };
-    if part > 1 {
-        name += &format!(".{part}");
-    }
-    name + "."
-        + GROUP
-        + match action {
-            Action::Deny => "",
-            Action::Warn => ".warn",
-            Action::Audit => ".audit",
-        }
+    let part = if part > 1 {
+        format!(".{part}")
+    } else {
+        String::new()
+    };
+    let action = match action {
+        Action::Deny => "",
+        Action::Warn => ".warn",
+        Action::Audit => ".audit",
+    };
+    format!("{name}{part}.{GROUP}{action}")
 }
 
 /// The first 16 hexadecimal digits of the SHA-256 of `bytes`.
 pub(super) fn hash(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
-    digest[..8]
+    let start = digest[..8]
         .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+        .fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+    format!("{start:016x}")
 }
 
 /// `boundary` as a DNS label that reminds of it.

@@ -1,4 +1,10 @@
 //! The operator against real API servers.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by a panic"
+)]
 
 mod lifecycle;
 mod trouble;
