@@ -32,6 +32,12 @@ pub const PROBE_NAMESPACE: &str = "boundary-operator-probe";
 /// The label of a Pod in the probe namespace that asks for something other than a verdict.
 pub const PROBE_LABEL: &str = "boundarypolicy.dev/probe";
 
+/// The annotation of a Pod in the probe namespace that asks for the revision of one object.
+pub const PROBE_OBJECT_ANNOTATION: &str = "boundarypolicy.dev/probe-object";
+
+/// The annotation of a Pod in the probe namespace that is judged by one policy alone.
+pub const PROBE_POLICY_ANNOTATION: &str = "boundarypolicy.dev/probe-policy";
+
 /// What the output depends on besides the policies.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -23,10 +23,10 @@ use crate::api::{
     BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicyStatus, ClusterState, MemberCluster,
     MemberClusterStatus,
 };
-use crate::fleet::{Fleet, FleetSettings, Report};
+use crate::fleet::{Fleet, FleetSettings, ProofSettings, Repair, Report};
 use hub::{Hub, Member};
 use member_status::{member_status, to_seconds};
-use policy_status::{InScope, Transition, policy_status, transitions};
+use policy_status::{InScope, Transition, policy_status, repaired, transitions};
 use scope::{Observed, wanted};
 use write::{FINALIZER, Memory, WriteError, Writer};
 
@@ -52,6 +52,8 @@ pub struct Settings {
     pub capabilities_interval: Duration,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// What is shown by requests.
+    pub proof: ProofSettings,
     /// Writes to member clusters at the same time, all together.
     pub max_concurrent_applies: usize,
 }
@@ -64,6 +66,7 @@ impl Default for Settings {
             resync_interval: Duration::from_mins(5),
             capabilities_interval: Duration::from_mins(1),
             request_timeout: Duration::from_secs(10),
+            proof: ProofSettings::default(),
             max_concurrent_applies: 16,
         }
     }
@@ -93,6 +96,8 @@ pub async fn run(
         resync_interval: settings.resync_interval,
         capabilities_interval: settings.capabilities_interval,
         request_timeout: settings.request_timeout,
+        proof: settings.proof.clone(),
+        compiler: Arc::default(),
         permits: Arc::new(Semaphore::new(settings.max_concurrent_applies.max(1))),
     });
     let mut operator = Operator {
@@ -108,6 +113,7 @@ pub async fn run(
         patience: settings.request_timeout * 2 + Duration::from_secs(1),
         policy_statuses: Memory::new(),
         member_statuses: Memory::new(),
+        repairs: Vec::new(),
         removals: JoinSet::new(),
         removing: BTreeSet::new(),
     };
@@ -130,6 +136,8 @@ struct Operator {
     patience: Duration,
     policy_statuses: Memory<BoundaryPolicyStatus>,
     member_statuses: Memory<MemberClusterStatus>,
+    /// What was put right and is not told yet, with the cluster.
+    repairs: Vec<(String, Repair)>,
     /// Clusters that are being left, by uid.
     removals: JoinSet<String>,
     removing: BTreeSet<String>,
@@ -162,8 +170,12 @@ impl Operator {
         }
     }
 
-    fn take(&mut self, report: Report) {
+    fn take(&mut self, mut report: Report) {
         if self.fleet.is_current(&report) {
+            let repairs = std::mem::take(&mut report.repairs);
+            let cluster = report.cluster.clone();
+            self.repairs
+                .extend(repairs.into_iter().map(|repair| (cluster.clone(), repair)));
             self.waiting.remove(&report.cluster);
             self.reports.insert(report.cluster.clone(), report);
         }
@@ -209,6 +221,7 @@ impl Operator {
             .retain(|name| policies.contains_key(name));
         self.member_statuses.retain(|name| names.contains(name));
 
+        self.tell_repairs(&policies).await;
         let now = to_seconds(Timestamp::now()).unwrap_or_default();
         let counts = self.report_policies(&policies, &members, now).await;
         self.report_members(&members, &counts, now).await;
@@ -265,6 +278,18 @@ impl Operator {
             }
             uid
         });
+    }
+
+    /// Tells of what was put right in an Event at each policy that it concerns.
+    async fn tell_repairs(&mut self, policies: &BTreeMap<String, Observed>) {
+        for (cluster, repair) in std::mem::take(&mut self.repairs) {
+            let told = repaired(&cluster, &repair);
+            for observed in repair.policies.iter().filter_map(|name| policies.get(name)) {
+                if let Err(error) = self.writer.event(&observed.metadata, &told).await {
+                    tracing::warn!(policy = observed.name(), %error, "an Event can't be written");
+                }
+            }
+        }
     }
 
     /// Writes the statuses that changed. Returns for each cluster how many policies are for it, and

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::member_status::to_seconds;
 use super::scope::Observed;
 use crate::api::{
     BoundaryPolicyStatus, ClusterState, ClusterStatus, ConditionStatus, Summary, condition,
     set_condition,
 };
-use crate::fleet::{Report, Verdict};
+use crate::fleet::{Repair, Report, Verdict};
 
 /// The most clusters that are listed.
 const MAX_CLUSTERS: usize = 100;
@@ -168,11 +169,16 @@ fn entry(
             entry.generation = entry.generation.or(generation);
             entry.namespaces = entry.namespaces.or(namespaces);
         }
-        let holds = match entry.generation {
-            Some(generation) => {
+        let proven = told.and_then(|told| told.proven);
+        let holds = match (proven, entry.generation) {
+            (Some((proven, at)), Some(generation)) if proven == generation => format!(
+                "generation {generation} holds there as it was, last seen to act at {}",
+                to_seconds(at).unwrap_or(at)
+            ),
+            (_, Some(generation)) => {
                 format!("generation {generation} holds there as it was, unverified since then")
             }
-            None => "nothing was seen there".to_owned(),
+            (_, None) => "nothing was seen there".to_owned(),
         };
         let since = entry.last_transition_time;
         entry.message = format!("no contact since {since}: {}; {holds}", entry.message);
@@ -283,6 +289,20 @@ impl Transition {
     }
 }
 
+/// What to tell of what was put right in a cluster, of each policy that it concerns.
+pub(crate) fn repaired(cluster: &str, repair: &Repair) -> Transition {
+    let what = if repair.deleted { "deleted" } else { "changed" };
+    Transition {
+        reason: "DriftRepaired".to_owned(),
+        good: false,
+        note: format!(
+            "something else {what} the ValidatingAdmissionPolicy or binding {} in {cluster}; the \
+             operator put it right",
+            repair.object
+        ),
+    }
+}
+
 /// What to tell of the change from `before` to `after`: one line a state.
 pub(crate) fn transitions(
     before: Option<&BoundaryPolicyStatus>,
@@ -349,6 +369,7 @@ mod tests {
         let told = PolicyReport {
             wanted: 2,
             generation: Some(2),
+            proven: None,
             verdict,
         };
         Report {
