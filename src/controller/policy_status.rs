@@ -10,7 +10,7 @@ use crate::api::{
     BoundaryPolicyStatus, ClusterState, ClusterStatus, ConditionStatus, Summary, condition,
     set_condition,
 };
-use crate::fleet::{Repair, Report, Verdict};
+use crate::fleet::{RESTARTED, Repair, Report, Verdict};
 
 /// The most clusters that are listed.
 const MAX_CLUSTERS: usize = 100;
@@ -153,6 +153,13 @@ fn entry(
         (None, Some(told)) if told.wanted == wanted => told.verdict.clone(),
         _ => Verdict::new(ClusterState::Pending, "Applying", ""),
     };
+    if let Some(before) = before
+        && verdict.reason == RESTARTED
+        && before.generation == Some(wanted)
+        && before.version == report.version
+    {
+        return before.clone();
+    }
     let counted = report.namespaces.as_ref();
     let mut entry = written(cluster.name, before, verdict, now);
     entry.version.clone_from(&report.version);

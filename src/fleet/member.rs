@@ -25,6 +25,10 @@ use crate::compile::{
     AdmissionObject, Compilation, Options, PROBE_NAMESPACE, compile, next_expiry,
 };
 
+/// The reason while an object that was found as it is wanted was not proven since the operator
+/// started. What was known of it before stands until then.
+pub(crate) const RESTARTED: &str = "Restarted";
+
 /// The longest wait between two attempts to reach a cluster.
 const LONGEST_BACKOFF: Duration = Duration::from_mins(1);
 
@@ -97,33 +101,48 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
         }
         let until = Instant::now() + wait;
         let mut seen = member.drift.as_ref().map(|drift| drift.seen.clone());
+        // One proof at least, however much else is due; and none that began is broken off for it.
         loop {
-            let drifted = drifted(member.known.versions.clone(), member.probing, seen.as_mut());
-            let failed = tokio::select! {
+            let (versions, member_probing) = (member.known.versions.clone(), member.probing);
+            let next = member.next_proof();
+            let due = next.as_ref().map_or(until, |(due, _)| (*due).min(until));
+            let proof = async {
+                tokio::time::sleep_until(due).await;
+                match &next {
+                    Some((due, object)) if *due <= Instant::now() => {
+                        Some(member.prove(object, &wanted).await)
+                    }
+                    _ => None,
+                }
+            };
+            let proven = tokio::select! {
                 changed = task.wanted.changed() => {
                     if changed.is_err() {
                         return;
                     }
                     break;
                 }
-                () = drifted => {
+                () = drifted(versions, member_probing, seen.as_mut()) => {
                     member.settled = None;
                     break;
                 }
-                proven = member.prove_next(&wanted) => proven.err(),
-                () = tokio::time::sleep_until(until) => break,
+                proven = proof => proven,
             };
-            if let Some(failure) = &failed {
+            let Some(proven) = proven else { break };
+            if let Err(failure) = &proven {
                 member.failed(failure, &wanted);
             }
             if task.reports.send(member.tell()).is_err() {
                 return;
             }
-            if failed.is_some() {
+            if proven.is_err() {
                 tokio::select! {
                     changed = task.wanted.changed() => if changed.is_err() { return },
                     () = tokio::time::sleep(backoff.next()) => {}
                 }
+                break;
+            }
+            if Instant::now() >= until {
                 break;
             }
         }
@@ -180,6 +199,11 @@ struct Member {
     /// Whether the probe namespace is there for all that is known.
     probing: bool,
     proofs: BTreeMap<String, Proof>,
+    /// Objects that were written since the operator started.
+    written: BTreeSet<String>,
+    /// What was shown of each policy last, and at which generation. An update of an object takes
+    /// effect at once and whole, so it stands for the policies that did not change.
+    standing: BTreeMap<String, (i64, Verdict)>,
     /// When each policy was last seen to act, and at which generation.
     proven: BTreeMap<String, (i64, Timestamp)>,
     /// The watch on what is ours, once the cluster is known to serve it.
@@ -214,6 +238,8 @@ impl Member {
             whole: BTreeSet::new(),
             probing: false,
             proofs: BTreeMap::new(),
+            written: BTreeSet::new(),
+            standing: BTreeMap::new(),
             proven: BTreeMap::new(),
             drift: None,
             refused: BTreeMap::new(),
@@ -240,6 +266,12 @@ impl Member {
             self.count_namespaces(wanted).await;
             self.next_resync = Instant::now() + jitter(self.settings.resync_interval);
             self.settled = settled.then(|| (wanted.clone(), expiry));
+        }
+        if self.failures > 0 {
+            // Whatever happened there in the meantime.
+            for proof in self.proofs.values_mut() {
+                proof.due = Instant::now();
+            }
         }
         self.failures = 0;
         self.report.last_contact = Some(Timestamp::now());
@@ -375,6 +407,9 @@ impl Member {
                     deleted = !whole,
                     "something else changed an object; it was put right"
                 );
+                for policy in object.policies.keys() {
+                    self.standing.remove(policy);
+                }
                 self.report.repairs.push(Repair {
                     object: object.name.clone(),
                     policies: object.policies.keys().cloned().collect(),
@@ -386,6 +421,7 @@ impl Member {
         for name in outcome.differed.keys() {
             self.proofs.remove(name);
             self.prover.forget(name);
+            self.written.insert(name.clone());
         }
     }
 
@@ -454,34 +490,40 @@ impl Member {
                 let Some(report) = self.report.policies.get_mut(policy) else {
                     continue;
                 };
+                let standing = self.standing.get(policy);
+                let standing = standing.filter(|(g, _)| object.policies.get(policy) == Some(g));
                 report.verdict = match proof {
                     Some(proof) => proof.verdicts.get(policy).cloned(),
-                    None => None,
+                    None => standing.map(|(_, verdict)| verdict.clone()),
                 }
                 .unwrap_or_else(|| {
-                    let text = "the objects are there; whether the API server acts on them is being looked at";
-                    Verdict::new(ClusterState::Pending, "Proving", text)
+                    let reason = if self.written.contains(&object.name) {
+                        "Proving"
+                    } else {
+                        RESTARTED
+                    };
+                    let text = "the objects are there; whether the API server acts on them is \
+                                being looked at";
+                    Verdict::new(ClusterState::Pending, reason, text)
                 });
                 report.proven = self.proven.get(policy).copied();
             }
         }
     }
 
-    /// Shows the object that is next, when it is time to.
-    async fn prove_next(&mut self, wanted: &Wanted) -> Result<(), Failure> {
-        let compilation = self.compilation.clone();
-        let next = compilation
-            .objects
-            .iter()
+    /// The object that is to be shown next, and when.
+    fn next_proof(&self) -> Option<(Instant, AdmissionObject)> {
+        let now = Instant::now();
+        let objects = self.compilation.objects.iter();
+        objects
             .filter(|object| self.whole.contains(&object.name))
             .map(|object| (self.proofs.get(&object.name).map(|proof| proof.due), object))
-            .min_by_key(|(due, _)| *due);
-        let Some((due, object)) = next else {
-            return std::future::pending().await;
-        };
-        if let Some(due) = due {
-            tokio::time::sleep_until(due).await;
-        }
+            .min_by_key(|(due, _)| *due)
+            .map(|(due, object)| (due.unwrap_or(now), object.clone()))
+    }
+
+    /// Shows whether the API server acts on an object.
+    async fn prove(&mut self, object: &AdmissionObject, wanted: &Wanted) -> Result<(), Failure> {
         let verdicts = self.prover.prove(object, wanted).await?;
         self.probing |= self.prover.settings().enabled && object.action != Action::Audit;
         let good = |verdict: &Verdict| {
@@ -498,9 +540,15 @@ impl Member {
         };
         let now = Timestamp::now();
         for (policy, verdict) in &verdicts {
+            let generation = object.policies.get(policy).copied().unwrap_or_default();
             if verdict.state == ClusterState::Enforced {
-                let generation = object.policies.get(policy).copied().unwrap_or_default();
                 self.proven.insert(policy.clone(), (generation, now));
+            }
+            if good(verdict) {
+                self.standing
+                    .insert(policy.clone(), (generation, verdict.clone()));
+            } else {
+                self.standing.remove(policy);
             }
         }
         let proof = Proof {
@@ -698,7 +746,8 @@ mod tests {
         while member.compilation.objects.iter().any(|object| {
             member.whole.contains(&object.name) && !member.proofs.contains_key(&object.name)
         }) {
-            member.prove_next(wanted).await?;
+            let (_, object) = member.next_proof().unwrap();
+            member.prove(&object, wanted).await?;
         }
         Ok(settled)
     }

@@ -16,6 +16,7 @@ mod report;
 mod shared;
 
 pub use failure::Verdict;
+pub(crate) use member::RESTARTED;
 pub use prove::ProofSettings;
 pub use report::{PolicyReport, Repair, Report, Wanted};
 pub use shared::Compiler;

@@ -6,7 +6,9 @@
     reason = "a test fails by a panic"
 )]
 
+mod drift;
 mod lifecycle;
+mod proof;
 mod trouble;
 mod upgrade;
 mod world;

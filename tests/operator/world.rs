@@ -30,18 +30,32 @@ pub(crate) const NAMESPACE: &str = "boundary-operator";
 pub(crate) const SOON: Duration = Duration::from_secs(40);
 
 /// The user that the operator is, and one that may do nothing.
-const OPERATOR: &str = "operator";
+pub(crate) const OPERATOR: &str = "operator";
 pub(crate) const NOBODY: &str = "nobody";
 
 pub(crate) struct World {
     pub(crate) hub: ControlPlane,
     pub(crate) client: Client,
+    pub(crate) settings: Settings,
     operator: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl World {
     /// A hub with the CRDs, and the operator running against it.
     pub(crate) async fn start(version: Version) -> Self {
+        Self::start_with(version, |_| {}).await
+    }
+
+    /// As [`World::start`], with other settings than usual in tests.
+    pub(crate) async fn start_with(version: Version, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings {
+            namespace: NAMESPACE.to_owned(),
+            capabilities_interval: Duration::from_secs(1),
+            resync_interval: Duration::from_secs(2),
+            request_timeout: Duration::from_secs(3),
+            ..Settings::default()
+        };
+        change(&mut settings);
         let _ = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .with_test_writer()
@@ -57,6 +71,7 @@ impl World {
         let mut world = Self {
             hub,
             client,
+            settings,
             operator: None,
         };
         eventually("the CRDs are served", SOON, async || {
@@ -72,13 +87,7 @@ impl World {
     }
 
     pub(crate) fn start_operator(&mut self) {
-        let settings = Settings {
-            namespace: NAMESPACE.to_owned(),
-            capabilities_interval: Duration::from_secs(1),
-            resync_interval: Duration::from_secs(2),
-            request_timeout: Duration::from_secs(3),
-            ..Settings::default()
-        };
+        let settings = self.settings.clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let run = controller::run(
             settings,
