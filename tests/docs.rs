@@ -23,11 +23,8 @@ struct Block {
 
 impl Block {
     fn value(&self, key: &str) -> Option<&str> {
-        let values = self.words.iter().filter_map(|word| word.split_once('='));
-        values
-            .filter(|(found, _)| *found == key)
-            .map(|v| v.1)
-            .next()
+        let mut values = self.words.iter().filter_map(|word| word.split_once('='));
+        values.find(|(found, _)| *found == key).map(|v| v.1)
     }
 }
 
@@ -35,21 +32,20 @@ fn blocks(markdown: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut open = false;
     for (index, line) in markdown.lines().enumerate() {
-        match line.strip_prefix("```") {
-            Some(info) if !open => blocks.push(Block {
-                line: index + 1,
-                words: info.split_whitespace().map(str::to_owned).collect(),
-                text: String::new(),
-            }),
-            Some(_) => {}
-            None if open => {
-                let block = blocks.last_mut().unwrap();
-                block.text += line;
-                block.text.push('\n');
+        if let Some(info) = line.strip_prefix("```") {
+            if !open {
+                blocks.push(Block {
+                    line: index + 1,
+                    words: info.split_whitespace().map(str::to_owned).collect(),
+                    text: String::new(),
+                });
             }
-            None => {}
+            open = !open;
+        } else if open {
+            let block = blocks.last_mut().unwrap();
+            block.text += line;
+            block.text.push('\n');
         }
-        open ^= line.starts_with("```");
     }
     assert!(!open, "a block has no end");
     blocks
@@ -159,7 +155,10 @@ fn every_command_does_what_it_says() {
                 }
                 ["text"] => {
                     if let Some(printed) = before {
-                        prints(&at, &printed, &block.text);
+                        assert!(
+                            printed == block.text,
+                            "{at}: it prints something else:\n{printed}"
+                        );
                     }
                 }
                 ["yaml", ..] => {
@@ -176,13 +175,6 @@ fn every_command_does_what_it_says() {
 
 fn not_run(mark: &str) -> bool {
     ["by-ci", "needs-cluster", "by-hand"].contains(&mark)
-}
-
-fn prints(at: &str, found: &str, expected: &str) {
-    assert!(
-        found == expected,
-        "{at}: it prints something else:\n{found}"
-    );
 }
 
 #[test]

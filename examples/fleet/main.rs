@@ -25,6 +25,7 @@ use boundary_operator::controller::{self, Settings};
 use clap::Parser;
 use control_plane::{Binary, ControlPlane, Version, binaries};
 use kube::Config;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -56,25 +57,30 @@ const MEMBERS: [(&str, Version); 3] = [
 /// How long anything may take on a busy machine.
 const SOON: Duration = Duration::from_mins(2);
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    match run(&Arguments::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = Runtime::new()
+        .map_err(anyhow::Error::from)
+        .and_then(|runtime| {
+            let result = runtime.block_on(run(&arguments));
+            // A build that was interrupted is not waited for.
+            runtime.shutdown_background();
+            result
+        });
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
-async fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    // Before anything runs, so that no Ctrl-C is missed. One that comes before the end ends all.
+async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    // Before anything runs, so that no Ctrl-C is missed.
     let mut stop = Stop::listen()?;
     tokio::select! {
-        result = fleet(arguments) => result,
+        result = fleet(arguments) => result.map(|()| ExitCode::SUCCESS),
         () = stop.asked() => {
             progress("stopping");
-            Ok(())
+            Ok(if arguments.keep { ExitCode::SUCCESS } else { ExitCode::from(130) })
         }
     }
 }
