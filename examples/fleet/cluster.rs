@@ -94,17 +94,17 @@ impl Cluster {
     pub(crate) async fn token(&self, namespace: &str, account: &str) -> anyhow::Result<String> {
         let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
         let request = TokenRequest {
-            spec: TokenRequestSpec {
+            spec: Some(TokenRequestSpec {
                 expiration_seconds: Some(TOKEN_SECONDS),
                 ..TokenRequestSpec::default()
-            },
+            }),
             ..TokenRequest::default()
         };
         let answer = api
             .create_token_request(account, &PostParams::default(), &request)
             .await?;
-        let status = answer.status.context("the API server gave no token")?;
-        Ok(status.token)
+        let token = answer.status.and_then(|status| status.token);
+        token.context("the API server gave no token")
     }
 
     /// As `kubectl create -f`, perhaps with `--dry-run=server`.

@@ -136,7 +136,8 @@ async fn start() -> anyhow::Result<(Cluster, Vec<Cluster>)> {
         "starting the API servers: hub ({HUB}), {}",
         named.join(", ")
     ));
-    let start = |version| tokio::task::spawn_blocking(|| ControlPlane::builder(version).start());
+    let start =
+        |version| tokio::task::spawn_blocking(move || ControlPlane::builder(version).start());
     let hub = start(HUB);
     let members = MEMBERS.map(|(name, version)| (name, start(version)));
     let hub = Cluster::new("hub", hub.await??)?;
