@@ -77,7 +77,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     // Before anything runs, so that no Ctrl-C is missed.
     let mut stop = Stop::listen()?;
     tokio::select! {
-        result = fleet(arguments) => result.map(|()| ExitCode::SUCCESS),
+        result = Box::pin(fleet(arguments)) => result.map(|()| ExitCode::SUCCESS),
         () = stop.asked() => {
             progress("stopping");
             Ok(if arguments.keep { ExitCode::SUCCESS } else { ExitCode::from(130) })

@@ -52,7 +52,8 @@ pub(crate) async fn settled(hub: &Cluster) -> anyhow::Result<()> {
                 let status = cluster.status.as_ref();
                 let counted = status.and_then(|status| status.policies.as_ref());
                 let enforced = policies.iter().filter(|policy| is_enforced(policy, name));
-                counted.is_some_and(|counted| counted.enforced as usize == enforced.count())
+                let enforced = u32::try_from(enforced.count()).ok();
+                counted.is_some_and(|counted| Some(counted.enforced) == enforced)
             });
         Ok(settled.then_some(()))
     })

@@ -1,5 +1,7 @@
 //! The tables that an API server makes, laid out as kubectl does.
 
+use std::fmt::Write as _;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -46,11 +48,12 @@ impl Table {
             .collect();
         let mut printed = String::new();
         for line in lines {
-            let cells = line.iter().zip(&widths);
-            let line: String = cells
-                .map(|(cell, &width)| format!("{cell:width$}"))
-                .collect();
-            printed.push_str(line.trim_end());
+            let mut whole = String::new();
+            for (cell, &width) in line.iter().zip(&widths) {
+                // Writing to a String can't fail.
+                let _ = write!(whole, "{cell:width$}");
+            }
+            printed.push_str(whole.trim_end());
             printed.push('\n');
         }
         printed
