@@ -98,10 +98,10 @@ async fn fleet(arguments: &Arguments) -> anyhow::Result<()> {
     register(&hub, &members).await?;
     let shown = async {
         members::settled(&hub).await?;
-        show::acting(&hub, &members).await?;
         progress(&format!("settled after {} s", begun.elapsed().as_secs()));
         println!();
         show::tables(&hub).await?;
+        show::acting(&hub, &members).await?;
         show::workloads(&hub, &members).await
     };
     if let Err(error) = shown.await {

@@ -108,7 +108,15 @@ pub(crate) async fn workloads(hub: &Cluster, members: &[Cluster]) -> anyhow::Res
 /// second or two, and the operator does not look yet.
 pub(crate) async fn acting(hub: &Cluster, members: &[Cluster]) -> anyhow::Result<()> {
     let enforcing = enforcing(hub).await?;
-    ensure!(!enforcing.is_empty(), "no member enforces anything");
+    for member in members {
+        // What the tables said must be so: all that can enforce policies do.
+        let version = member.plane.version();
+        ensure!(
+            enforcing.contains(member.name) == (version.minor() >= 30),
+            "{} ({version}) is not in the state that it should be in",
+            member.name
+        );
+    }
     let workloads = foretold()?;
     for member in members.iter().filter(|m| enforcing.contains(m.name)) {
         until(
