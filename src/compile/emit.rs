@@ -18,7 +18,7 @@ use kube::api::ObjectMeta;
 use super::link::{Linked, LinkedPolicy, segments};
 use super::{
     AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE,
-    PROBE_OBJECT_ANNOTATION, PROBE_POLICY_ANNOTATION, cel, names,
+    PROBE_OBJECT_ANNOTATION, PROBE_RULE_ANNOTATION, cel, names,
 };
 use crate::api::{Action, Exemption};
 use crate::rules::{Check, Findings, RuleName, Subject, trimmed};
@@ -350,7 +350,7 @@ impl Variables {
             "denied",
             format!(
                 "variables.order.map(o, {}[o[0]][o[1]]).filter(d, d.size() > 0 && \
-                 (variables.probed == '' || d[0][0] == variables.probed))",
+                 (variables.probed == '' || variables.probed == d[0][0] + '/' + d[0][1]))",
                 cel::list(findings)
             ),
         );
@@ -633,14 +633,14 @@ fn revision(
     names::hash(&bytes)
 }
 
-/// The one policy that a probe is about; empty: all. A message shows only the first sentences, and
-/// of several objects that refuse the API server shows one, so that a probe which breaks the rules
-/// of many policies would not show each.
+/// The one rule of a policy that a probe is about, as `POLICY/RULE`; empty: all. A message shows only the first sentences, and
+/// of several objects that refuse the API server shows one, so a probe which breaks many rules would
+/// not show each.
 fn probed() -> String {
     format!(
         "request.namespace == {} ? object.metadata.?annotations[?{}].orValue('') : ''",
         cel::string(PROBE_NAMESPACE),
-        cel::string(PROBE_POLICY_ANNOTATION)
+        cel::string(PROBE_RULE_ANNOTATION)
     )
 }
 

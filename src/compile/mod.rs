@@ -35,8 +35,9 @@ pub const PROBE_LABEL: &str = "boundarypolicy.dev/probe";
 /// The annotation of a Pod in the probe namespace that asks for the revision of one object.
 pub const PROBE_OBJECT_ANNOTATION: &str = "boundarypolicy.dev/probe-object";
 
-/// The annotation of a Pod in the probe namespace that is judged by one policy alone.
-pub const PROBE_POLICY_ANNOTATION: &str = "boundarypolicy.dev/probe-policy";
+/// The annotation of a Pod in the probe namespace that is judged by one rule of one policy alone,
+/// `POLICY/RULE`.
+pub const PROBE_RULE_ANNOTATION: &str = "boundarypolicy.dev/probe-rule";
 
 /// What the output depends on besides the policies.
 #[derive(Clone, Debug)]

@@ -327,24 +327,28 @@ pub(crate) fn transitions(
             changed.entry(cluster.state).or_default().push(cluster);
         }
     }
-    changed
-        .into_iter()
-        .map(|(state, clusters)| {
-            let names: Vec<_> = clusters
-                .iter()
-                .map(|cluster| cluster.name.clone())
-                .collect();
-            let mut note = format!("{state} in {}", some_of(&names));
-            if let Some(first) = clusters.first().filter(|first| !first.message.is_empty()) {
-                note = format!("{note}: {}", first.message);
-            }
-            Transition {
-                reason: state.to_string(),
-                good: matches!(state, ClusterState::Enforced | ClusterState::Installed),
-                note: note.chars().take(MAX_NOTE).collect(),
-            }
-        })
-        .collect()
+    let stalled = |status: &BoundaryPolicyStatus| {
+        let mut conditions = status.conditions.iter();
+        conditions.any(|c| c.type_ == "Stalled" && c.status == "True")
+    };
+    let invalid =
+        (stalled(after) && !before.is_some_and(stalled)).then(|| Transition::invalid(after));
+    let changed = changed.into_iter().map(|(state, clusters)| {
+        let names: Vec<_> = clusters
+            .iter()
+            .map(|cluster| cluster.name.clone())
+            .collect();
+        let mut note = format!("{state} in {}", some_of(&names));
+        if let Some(first) = clusters.first().filter(|first| !first.message.is_empty()) {
+            note = format!("{note}: {}", first.message);
+        }
+        Transition {
+            reason: state.to_string(),
+            good: matches!(state, ClusterState::Enforced | ClusterState::Installed),
+            note: note.chars().take(MAX_NOTE).collect(),
+        }
+    });
+    invalid.into_iter().chain(changed).collect()
 }
 
 fn to_u32(count: usize) -> u32 {

@@ -23,7 +23,7 @@ use super::failure::{Failure, Verdict, limited};
 use crate::api::{Action, BoundaryPolicy, ClusterState, Exemption};
 use crate::compile::{
     AdmissionObject, MANAGED_BY, PROBE_LABEL, PROBE_NAMESPACE, PROBE_OBJECT_ANNOTATION,
-    PROBE_POLICY_ANNOTATION,
+    PROBE_RULE_ANNOTATION,
 };
 use crate::evaluate::{Evaluator, Kind, Operation, Request};
 use crate::rules::{RuleName, example_pod};
@@ -414,7 +414,7 @@ impl Prover {
             return Ok((name, proven()));
         };
         let pod = probe(&violating, |annotations| {
-            annotations.insert(PROBE_POLICY_ANNOTATION.to_owned(), name.clone());
+            annotations.insert(PROBE_RULE_ANNOTATION.to_owned(), format!("{name}/{rule}"));
         });
         let deadline = Instant::now() + self.settings.timeout;
         let mut wait = WAITS.0;
@@ -619,7 +619,7 @@ fn revision_probe(object: &AdmissionObject) -> Value {
         |annotations| {
             annotations.insert(PROBE_OBJECT_ANNOTATION.to_owned(), object.name.clone());
             // No policy has this name.
-            annotations.insert(PROBE_POLICY_ANNOTATION.to_owned(), "-".to_owned());
+            annotations.insert(PROBE_RULE_ANNOTATION.to_owned(), "-".to_owned());
         },
     )
 }
