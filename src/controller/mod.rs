@@ -2,6 +2,7 @@
 //! act, and report what became of it.
 
 mod hub;
+mod identity;
 mod member_status;
 mod policy_status;
 mod scope;
@@ -23,8 +24,9 @@ use crate::api::{
     BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicyStatus, ClusterState, MemberCluster,
     MemberClusterStatus,
 };
-use crate::fleet::{Fleet, FleetSettings, ProofSettings, Repair, Report};
+use crate::fleet::{Fleet, FleetSettings, ProofSettings, Repair, Report, Source};
 use hub::{Hub, Member};
+use identity::Identities;
 use member_status::{member_status, to_seconds};
 use policy_status::{InScope, Transition, policy_status, repaired, transitions};
 use scope::{Observed, wanted};
@@ -113,6 +115,7 @@ pub async fn run(
         patience: settings.request_timeout * 2 + Duration::from_secs(1),
         policy_statuses: Memory::new(),
         member_statuses: Memory::new(),
+        identities: Identities::default(),
         repairs: Vec::new(),
         removals: JoinSet::new(),
         removing: BTreeSet::new(),
@@ -136,6 +139,7 @@ struct Operator {
     patience: Duration,
     policy_statuses: Memory<BoundaryPolicyStatus>,
     member_statuses: Memory<MemberClusterStatus>,
+    identities: Identities,
     /// What was put right and is not told yet, with the cluster.
     repairs: Vec<(String, Repair)>,
     /// Clusters that are being left, by uid.
@@ -172,6 +176,9 @@ impl Operator {
 
     fn take(&mut self, mut report: Report) {
         if self.fleet.is_current(&report) {
+            if let Some(identity) = &report.identity {
+                self.identities.learn(&report.cluster, identity);
+            }
             let repairs = std::mem::take(&mut report.repairs);
             let cluster = report.cluster.clone();
             self.repairs
@@ -191,6 +198,7 @@ impl Operator {
                 members.push(member);
             }
         }
+        self.identities.refuse_doubles(&mut members);
         let policies = self.hub.policies().await.clone();
         let desired = members.iter().map(|Member { object, source }| {
             (
@@ -250,7 +258,7 @@ impl Operator {
 
     /// Removes what is ours from a cluster, in one attempt, and lets its `MemberCluster` go.
     fn remove(&mut self, member: Member) {
-        let metadata = member.object.metadata;
+        let metadata = member.object.metadata.clone();
         let held = metadata
             .finalizers
             .iter()
@@ -260,7 +268,10 @@ impl Operator {
         if !held || !self.removing.insert(uid.clone()) {
             return;
         }
-        let removal = self.fleet.remove(member.source);
+        // What is there is another's, or it is not known what would be taken away from another.
+        let shared = self.identities.shares(&member.object.name_any());
+        let source = shared.map_or(member.source, Source::Unusable);
+        let removal = self.fleet.remove(source);
         let writer = self.writer.clone();
         self.removals.spawn(async move {
             let cluster = metadata.name.as_deref().unwrap_or_default();

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::apply::{Outcome, Target, apply};
 use super::backoff::{Backoff, jitter};
-use super::discover::{Discovered, discover};
+use super::discover::{Discovered, discover, identity};
 use super::drift::{Drift, NAMESPACE};
 use super::failure::{Failure, Verdict, limited};
 use super::plan::{Known, Versions};
@@ -303,6 +303,11 @@ impl Member {
                 return Err(failure);
             }
         };
+        if self.report.identity.is_none() || self.failures > 0 {
+            let (client, timeout) = (&self.target.client, self.target.timeout);
+            let identity = identity(client, timeout).await;
+            self.report.identity = identity.or(self.report.identity.take());
+        }
         if known.as_ref() != Some(&discovered) {
             tracing::info!(
                 version = discovered.version,
@@ -584,7 +589,11 @@ impl Member {
         }
         let label = &self.settings.boundary_label;
         let api: Api<Namespace> = Api::all(self.target.client.clone());
-        let mut params = ListParams::default().labels(label).limit(PAGE);
+        // The probe namespace goes from boundary to boundary.
+        let mut params = ListParams::default()
+            .labels(label)
+            .fields(&format!("metadata.name!={PROBE_NAMESPACE}"))
+            .limit(PAGE);
         let mut counts = BTreeMap::new();
         loop {
             let page = match limited(self.target.timeout, api.list_metadata(&params)).await {

@@ -21,6 +21,8 @@ pub struct Report {
     pub incarnation: u64,
     /// The version of its API server.
     pub version: Option<String>,
+    /// What tells it from every other cluster: the uid of its namespace `kube-system`.
+    pub identity: Option<String>,
     /// The admission policy APIs that it serves.
     pub apis: Vec<String>,
     /// When it last answered.
