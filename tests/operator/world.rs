@@ -30,7 +30,7 @@ pub(crate) const NAMESPACE: &str = "boundary-operator";
 pub(crate) const SOON: Duration = Duration::from_secs(40);
 
 /// The user that the operator is, and one that may do nothing.
-const OPERATOR: &str = "operator";
+pub(crate) const OPERATOR: &str = "operator";
 pub(crate) const NOBODY: &str = "nobody";
 
 pub(crate) struct World {
