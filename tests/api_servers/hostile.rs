@@ -7,7 +7,6 @@ use http::{Method, StatusCode};
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::cases::rules;
 use crate::server::{SOON, Server, User};
 use crate::support::{self, largest};
 use crate::workload::{containers, pod, with_labels, with_pod_spec};

@@ -253,8 +253,8 @@ impl Case {
                 .map_or(Operation::Create, |_| Operation::Update),
             sub_resource: "",
             namespace,
-            user: random.pick(USERS),
-            groups: random.pick(GROUPS),
+            user: *random.pick::<&str>(USERS),
+            groups: *random.pick::<&[&str]>(GROUPS),
             object,
             old,
         }

@@ -20,9 +20,6 @@ use tokio::sync::Mutex;
 use crate::support::NOW;
 use crate::workload::pod;
 
-/// The versions whose API servers enforce.
-pub(crate) const VERSIONS: [Version; 3] = [Version::V1_30, Version::V1_34, Version::V1_37];
-
 /// How long anything may take on a busy machine.
 pub(crate) const SOON: Duration = Duration::from_secs(40);
 
