@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cases::rules;
 use crate::server::{Place, SOON, Server};
 use crate::support;
-use crate::workload::{pod, pod_spec, with_image, with_labels, workload};
+use crate::workload::{pod, with_image, with_labels, workload};
 
 async fn server() -> Server {
     let start = || shared_with_controller_manager(Version::V1_34);
@@ -109,9 +109,9 @@ async fn a_rollout_that_mends_a_deployment_completes() {
     .await;
     let mut sizes: Vec<_> = list(&server, "rollout", Kind::ReplicaSet)
         .await
-        .iter_mut()
+        .iter()
         .map(|set| {
-            let image = pod_spec(set)["containers"][0]["image"].clone();
+            let image = set["spec"]["template"]["spec"]["containers"][0]["image"].clone();
             (
                 image,
                 set["spec"]["replicas"].clone(),

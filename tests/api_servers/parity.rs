@@ -222,6 +222,13 @@ fn generate(random: &mut Random, v: Version, kind: Kind, name: &str) -> Value {
         spec["volumes"] = json!(volumes);
     }
     let mut object = with_pod_spec(kind, name, &spec);
+    // A Job without labels gets those of its template.
+    if let Some(template) = object.pointer_mut("/spec/template/metadata/labels")
+        && random.one_in(3)
+    {
+        template["team"] = json!("web");
+        template["owner"] = json!("template");
+    }
     let labels = labels(random);
     if !labels.is_null() || random.one_in(2) {
         object["metadata"]["labels"] = labels;
