@@ -17,8 +17,8 @@ use kube::api::ObjectMeta;
 
 use super::link::{Linked, LinkedPolicy, segments};
 use super::{
-    AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE, cel,
-    names,
+    AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE,
+    PROBE_OBJECT, cel, names,
 };
 use crate::api::{Action, Exemption};
 use crate::rules::{Check, Findings, RuleName, Subject, trimmed};
@@ -61,7 +61,10 @@ pub(crate) fn emit(linked: &Linked, options: &Options) -> AdmissionObject {
         }]),
         variables: Some(Variables::emit(linked, options)),
         validations: Some(vec![Validation {
-            expression: "variables.denied.size() == 0".to_owned(),
+            expression: format!(
+                "variables.denied.size() == 0 || {}",
+                asks_another(&linked.name)
+            ),
             message: Some(static_message),
             message_expression: Some(message_expression()),
             reason: Some("Forbidden".to_owned()),
@@ -78,7 +81,7 @@ pub(crate) fn emit(linked: &Linked, options: &Options) -> AdmissionObject {
     let revision = revision(&policy, &binding);
     if let Some(validations) = &mut policy.validations {
         // Only the first validation that fails is shown, so this one must stand first.
-        validations.insert(0, revision_validation(&listed, &revision));
+        validations.insert(0, revision_validation(&linked.name, &listed, &revision));
     }
 
     let policies: BTreeMap<_, _> = linked
@@ -664,17 +667,30 @@ fn revision(
 }
 
 /// Answers the probe with the revision that the API server acts on.
-fn revision_validation(boundaries: &str, revision: &str) -> Validation {
+fn revision_validation(name: &str, boundaries: &str, revision: &str) -> Validation {
     Validation {
         expression: format!(
-            "!(request.namespace == {} && object.metadata.?labels[?{}].orValue('') == 'revision')",
+            "!(request.namespace == {} && object.metadata.?labels[?{}].orValue('') == 'revision') \
+             || {}",
             cel::string(PROBE_NAMESPACE),
-            cel::string(PROBE_LABEL)
+            cel::string(PROBE_LABEL),
+            asks_another(name),
         ),
         message: Some(format!("boundary {boundaries} revision {revision}")),
         reason: Some("Forbidden".to_owned()),
         ..Validation::default()
     }
+}
+
+/// Whether the request is a probe of another object than that of the name.
+fn asks_another(name: &str) -> String {
+    let name = cel::string(name);
+    format!(
+        "(request.namespace == {} && \
+         object.metadata.?annotations[?{}].orValue({name}) != {name})",
+        cel::string(PROBE_NAMESPACE),
+        cel::string(PROBE_OBJECT),
+    )
 }
 
 fn metadata(

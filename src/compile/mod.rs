@@ -32,6 +32,10 @@ pub const PROBE_NAMESPACE: &str = "boundary-operator-probe";
 /// The label of a Pod in the probe namespace that asks for something other than a verdict.
 pub const PROBE_LABEL: &str = "boundarypolicy.dev/probe";
 
+/// The annotation of a Pod in the probe namespace that names the one object that is asked. Without
+/// it all of a boundary answer, and of several that refuse, the API server shows only one.
+pub const PROBE_OBJECT: &str = "boundarypolicy.dev/object";
+
 /// What the output depends on besides the policies.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use boundary_operator::api::{Action, BOUNDARY_LABEL, BoundaryPolicy};
 use boundary_operator::compile::{
-    AdmissionObject, Capabilities, Options, PROBE_LABEL, PROBE_NAMESPACE, compile,
+    AdmissionObject, Capabilities, Options, PROBE_LABEL, PROBE_NAMESPACE, PROBE_OBJECT, compile,
 };
 use boundary_operator::evaluate::Kind;
 use control_plane::{ControlPlane, Version, eventually};
@@ -252,30 +252,25 @@ impl Server {
         });
         self.admin(Method::POST, "/api/v1/namespaces", Some(&namespace))
             .await;
-        let mut waiting: BTreeSet<(String, String)> = objects
-            .iter()
-            .filter(|object| object.action != Action::Audit)
-            .flat_map(|object| object.boundaries.iter().map(move |b| (b, object)))
-            .map(|(b, object)| (b.clone(), object.revision.clone()))
-            .collect();
-        let boundaries: BTreeSet<String> = waiting.iter().map(|(b, _)| b.clone()).collect();
-        let mut probe = pod("probe", "registry.k8s.io/pause:3.10");
-        probe["metadata"]["labels"] = json!({PROBE_LABEL: "revision"});
+        let boundaries: BTreeSet<_> = objects.iter().flat_map(|o| &o.boundaries).collect();
         for boundary in boundaries {
-            self.relabel(PROBE_NAMESPACE, Some(&boundary)).await;
-            let what = format!("{} acts on the objects of {boundary}", self.version);
-            eventually(&what, SOON, async || {
-                // Of several that refuse, the API server picks one at random.
-                let answer = self.create(PROBE_NAMESPACE, &probe).await;
-                let said = answer.said();
-                waiting.retain(|(b, revision)| {
-                    let expected = format!("boundary {b} revision {revision}");
-                    b != &boundary || !said.iter().any(|said| said.message == expected)
-                });
-                let done = waiting.iter().all(|(b, _)| b != &boundary);
-                done.then_some(())
-            })
-            .await;
+            self.relabel(PROBE_NAMESPACE, Some(boundary)).await;
+            let of_it = objects.iter().filter(|o| o.boundaries.contains(boundary));
+            for object in of_it.filter(|object| object.action != Action::Audit) {
+                let mut probe = pod("probe", "registry.k8s.io/pause:3.10");
+                probe["metadata"]["labels"] = json!({PROBE_LABEL: "revision"});
+                probe["metadata"]["annotations"] = json!({PROBE_OBJECT: object.name});
+                let expected = Said {
+                    object: object.name.clone(),
+                    message: format!("boundary {boundary} revision {}", object.revision),
+                };
+                let what = format!("{} acts on {}", self.version, object.name);
+                eventually(&what, SOON, async || {
+                    let answer = self.create(PROBE_NAMESPACE, &probe).await;
+                    (answer.said() == [expected.clone()]).then_some(())
+                })
+                .await;
+            }
         }
         self.relabel(PROBE_NAMESPACE, None).await;
     }
