@@ -168,15 +168,16 @@ impl Load {
     /// every image breaks every rule, and every exemption but by image holds.
     fn costs(&self) -> Vec<u64> {
         let depths = self.depths.len() as u64;
-        let candidates = Self::IMAGES * (30 + 130 * depths);
+        let candidates = Self::IMAGES * (30 + 45 * depths);
         let rows: u64 = self.rules.values().map(|rule| rule.rows).sum();
         let mut costs = vec![candidates, self.exempting, rows * 40];
         for (rule, load) in &self.rules {
             let exempt = load.exemptions * 30;
             costs.push(match rule.logic().findings {
                 Findings::Images(_) => {
-                    let row = Self::IMAGES * (6 * (depths + 1) + 40);
-                    let exempt_row = Self::IMAGES * (6 * (depths + 1) + 10);
+                    let exempted = if load.exemptions > 0 { 20 } else { 0 };
+                    let row = Self::IMAGES * (52 + 8 * depths + exempted);
+                    let exempt_row = Self::IMAGES * (16 + 8 * depths);
                     load.rows * row + load.image_exemptions * exempt_row + exempt
                 }
                 Findings::Strings(_) => load.rows * 100 + exempt,

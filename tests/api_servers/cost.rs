@@ -1,6 +1,6 @@
 //! The largest policies stay within what the API server allows CEL to cost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use boundary_operator::api::BoundaryPolicy;
 use boundary_operator::compile::AdmissionObject;
@@ -167,6 +167,63 @@ async fn the_worst_policies() {
     );
     let inside: BTreeSet<_> = objects.iter().flat_map(|o| o.policies.keys()).collect();
     assert_eq!(inside.len(), policies.len());
+}
+
+/// Many policies of one shape, in as few objects as the linker thinks they fit.
+#[rstest::rstest]
+#[case::labels("labels", 300)]
+#[case::exempt_labels("exempt-labels", 60)]
+#[case::tags("tags", 300)]
+#[case::registries("registries", 60)]
+#[case::exempt_images("exempt-images", 12)]
+#[tokio::test(flavor = "multi_thread")]
+async fn full_objects(#[case] shape: &str, #[case] count: usize) {
+    let server = Server::of(Version::V1_30).await;
+    let boundary = format!("full-{shape}");
+    let labels: BTreeMap<_, _> = (0..32).map(|n| (format!("l{n}"), "v")).collect();
+    let prefixes: Vec<_> = (0..100)
+        .map(|n| format!("{}{n}", "p/".repeat(n % 8)))
+        .collect();
+    let policies: Vec<_> = (0..count)
+        .map(|n| {
+            let json = match shape {
+                "labels" | "exempt-labels" => json!({"requiredLabels": {"labels": labels}}),
+                "tags" => json!({"disallowLatestTag": {}}),
+                _ => json!({"allowedRegistries": {"registries": prefixes}}),
+            };
+            let mut policy = support::policy(&format!("p{n:03}"), &boundary, rules(json));
+            if shape.starts_with("exempt") {
+                policy.spec.exemptions = longest_exemptions();
+            }
+            for (n, exemption) in policy.spec.exemptions.iter_mut().enumerate() {
+                let short: Vec<_> = (0..16).map(|m| format!("g{n}-{m}")).collect();
+                exemption.rules = vec![RuleName::AllowedRegistries];
+                exemption.namespaces = None;
+                exemption.users = None;
+                exemption.groups = None;
+                exemption.images =
+                    Some((0..16).map(|m| format!("{}x{m}", "p/".repeat(7))).collect());
+                if shape == "exempt-labels" {
+                    exemption.rules = vec![RuleName::RequiredLabels];
+                    exemption.users = Some(short.clone());
+                    exemption.groups = Some(short);
+                    exemption.images = None;
+                }
+            }
+            policy
+        })
+        .collect();
+    let objects = install_apart(&server, &policies).await;
+    server.namespace(&boundary, Some(&boundary)).await;
+    all_answered(
+        &ask(&server, &boundary, &pod_with(CONTAINERS)).await,
+        &objects,
+    );
+    let most = objects.iter().map(|object| object.policies.len()).max();
+    eprintln!(
+        "{shape}: {count} policies in {} objects, at most {most:?}",
+        objects.len()
+    );
 }
 
 /// The most containers with which a Pod is still judged.
