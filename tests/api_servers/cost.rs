@@ -169,29 +169,20 @@ async fn the_worst_policies() {
     assert_eq!(inside.len(), policies.len());
 }
 
-/// Many policies of one shape, in as few objects as the linker thinks they fit.
-#[rstest::rstest]
-#[case::labels("labels", 300)]
-#[case::exempt_labels("exempt-labels", 60)]
-#[case::tags("tags", 300)]
-#[case::registries("registries", 60)]
-#[case::exempt_images("exempt-images", 12)]
-#[tokio::test(flavor = "multi_thread")]
-async fn full_objects(#[case] shape: &str, #[case] count: usize) {
-    let server = Server::of(Version::V1_30).await;
-    let boundary = format!("full-{shape}");
+/// Policies of one shape.
+fn shaped(shape: &str, boundary: &str, count: usize) -> Vec<BoundaryPolicy> {
     let labels: BTreeMap<_, _> = (0..32).map(|n| (format!("l{n}"), "v")).collect();
     let prefixes: Vec<_> = (0..100)
         .map(|n| format!("{}{n}", "p/".repeat(n % 8)))
         .collect();
-    let policies: Vec<_> = (0..count)
+    (0..count)
         .map(|n| {
             let json = match shape {
                 "labels" | "exempt-labels" => json!({"requiredLabels": {"labels": labels}}),
                 "tags" => json!({"disallowLatestTag": {}}),
                 _ => json!({"allowedRegistries": {"registries": prefixes}}),
             };
-            let mut policy = support::policy(&format!("p{n:03}"), &boundary, rules(json));
+            let mut policy = support::policy(&format!("p{n:03}"), boundary, rules(json));
             if shape.starts_with("exempt") {
                 policy.spec.exemptions = longest_exemptions();
             }
@@ -212,7 +203,21 @@ async fn full_objects(#[case] shape: &str, #[case] count: usize) {
             }
             policy
         })
-        .collect();
+        .collect()
+}
+
+/// Many policies of one shape, in as few objects as the linker thinks they fit.
+#[rstest::rstest]
+#[case::labels("labels", 300)]
+#[case::exempt_labels("exempt-labels", 60)]
+#[case::tags("tags", 300)]
+#[case::registries("registries", 60)]
+#[case::exempt_images("exempt-images", 12)]
+#[tokio::test(flavor = "multi_thread")]
+async fn full_objects(#[case] shape: &str, #[case] count: usize) {
+    let server = Server::of(Version::V1_30).await;
+    let boundary = format!("full-{shape}");
+    let policies = shaped(shape, &boundary, count);
     let objects = install_apart(&server, &policies).await;
     server.namespace(&boundary, Some(&boundary)).await;
     all_answered(
@@ -282,18 +287,13 @@ async fn measure() {
             rules(json!({"disallowLatestTag": {}})),
         )
     };
-    let exempting = |mut policy: BoundaryPolicy, count: usize, images: bool| {
+    let exempting = |mut policy: BoundaryPolicy, count: usize| {
         policy.spec.exemptions = longest_exemptions();
         policy.spec.exemptions.truncate(count);
         for exemption in &mut policy.spec.exemptions {
-            exemption.rules = vec![RuleName::AllowedRegistries, RuleName::DisallowLatestTag];
-            if images {
-                exemption.namespaces = None;
-                exemption.users = None;
-                exemption.groups = None;
-            } else {
-                exemption.images = None;
-            }
+            exemption.namespaces = None;
+            exemption.users = None;
+            exemption.groups = None;
         }
         policy
     };
@@ -312,13 +312,31 @@ async fn measure() {
         report(&format!("{count} latest"), (0..count).map(latest).collect()).await;
     }
     for exemptions in [1, 4, 16] {
-        let policies = (0..4)
-            .map(|n| exempting(registries(n, 8), exemptions, true))
-            .collect();
-        report(&format!("4 with {exemptions} exempt images"), policies).await;
-        let policies = (0..4)
-            .map(|n| exempting(registries(n, 8), exemptions, false))
-            .collect();
-        report(&format!("4 with {exemptions} exempt groups"), policies).await;
+        let policies = (0..4).map(|n| exempting(registries(n, 8), exemptions));
+        report(
+            &format!("4 with {exemptions} exempt images"),
+            policies.collect(),
+        )
+        .await;
+    }
+    // What doesn't grow with the containers grows with the policies.
+    for (shape, counts) in [
+        ("exempt-labels", [10, 14, 18, 22, 26, 30]),
+        ("labels", [60, 120, 150, 180, 220, 260]),
+    ] {
+        for count in counts {
+            let boundary = format!("count-{shape}-{count}");
+            let policies = shaped(shape, &boundary, count);
+            let objects = install_apart(&server, &policies).await;
+            assert_eq!(
+                objects.len(),
+                1,
+                "{boundary}: raise the budget of the linker to measure"
+            );
+            server.namespace(&boundary, Some(&boundary)).await;
+            let said = ask(&server, &boundary, &pod_with(1)).await.said();
+            let messages: Vec<_> = said.into_iter().map(|said| said.message).collect();
+            eprintln!("{count} {shape}: {:.300}", messages.join(" "));
+        }
     }
 }
