@@ -423,6 +423,8 @@ async fn audit_annotations() {
     );
 }
 
+type Groups = &'static [&'static str];
+
 fn exemptions(json: Value) -> Vec<Exemption> {
     serde_json::from_value(json).unwrap()
 }
@@ -462,7 +464,7 @@ async fn exempt(#[values(Version::V1_30, Version::V1_34, Version::V1_37)] v: Ver
     };
     let builder = "system:serviceaccount:ci:builder";
     let all = |image: &str| vec![label.to_owned(), registry(image), latest(image)];
-    let cases: Vec<(&str, &str, &[&str], &str, Vec<String>)> = vec![
+    let cases: Vec<(&str, &str, Groups, &str, Vec<String>)> = vec![
         ("exempt", "a", &[], "x/y", all("x/y")),
         (
             "exempt-builds",

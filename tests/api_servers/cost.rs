@@ -241,7 +241,7 @@ async fn most_containers(
         .iter()
         .cloned()
         .map(|mut policy| {
-            policy.spec.boundary = boundary.to_owned();
+            boundary.clone_into(&mut policy.spec.boundary);
             policy
         })
         .collect();
