@@ -33,7 +33,7 @@ pub(crate) const RESTARTED: &str = "Restarted";
 const LONGEST_BACKOFF: Duration = Duration::from_mins(1);
 
 /// The longest wait for the end of a watch, a little more than it is asked for.
-const WATCH_TIMEOUT: Duration = Duration::from_secs(300);
+const WATCH_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The wait until what was not proven is tried again.
 const PROVE_AGAIN: Duration = Duration::from_secs(5);
@@ -165,7 +165,7 @@ async fn drifted(
         gone || !ours.eq(known.iter())
     };
     if seen.wait_for(differs).await.is_err() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 

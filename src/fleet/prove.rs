@@ -414,6 +414,7 @@ impl Prover {
             return Ok((name, proven()));
         };
         let pod = probe(&violating, |annotations| {
+            annotations.insert(PROBE_OBJECT_ANNOTATION.to_owned(), object.name.clone());
             annotations.insert(PROBE_RULE_ANNOTATION.to_owned(), format!("{name}/{rule}"));
         });
         let deadline = Instant::now() + self.settings.timeout;
@@ -611,15 +612,13 @@ fn not_acting(object: &AdmissionObject, answer: &str, settings: &ProofSettings) 
     )
 }
 
-/// A Pod that asks for the revision of `object` and breaks no rule of another.
+/// A Pod that asks for the revision of `object`.
 fn revision_probe(object: &AdmissionObject) -> Value {
     let labels = BTreeMap::from([(PROBE_LABEL.to_owned(), "revision".to_owned())]);
     probe(
         &example_pod("registry.invalid/probe:1", labels),
         |annotations| {
             annotations.insert(PROBE_OBJECT_ANNOTATION.to_owned(), object.name.clone());
-            // No policy has this name.
-            annotations.insert(PROBE_RULE_ANNOTATION.to_owned(), "-".to_owned());
         },
     )
 }

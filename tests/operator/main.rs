@@ -6,6 +6,7 @@
     reason = "a test fails by a panic"
 )]
 
+mod change;
 mod drift;
 mod lifecycle;
 mod proof;
