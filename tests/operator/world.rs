@@ -265,6 +265,54 @@ where
     list.into_iter().map(entry).collect()
 }
 
+/// How many requests an API server answered, by its own count.
+pub(crate) struct Requests {
+    /// Lists of admission policies: one for each time the operator compares.
+    pub(crate) comparisons: u64,
+    /// Writes of anything that the operator keeps, dry runs left out.
+    pub(crate) writes: u64,
+}
+
+impl Requests {
+    pub(crate) async fn count(client: &Client) -> Self {
+        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let metrics = client.request_text(request).await.unwrap();
+        let (mut comparisons, mut writes) = (0, 0);
+        let totals = metrics
+            .lines()
+            .filter_map(|line| line.strip_prefix("apiserver_request_total{"));
+        for line in totals {
+            let (labels, value) = line.rsplit_once("} ").unwrap();
+            let count: f64 = value.parse().unwrap();
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            let count = count as u64;
+            let is = |label: &str, values: &[&str]| {
+                values
+                    .iter()
+                    .any(|value| labels.contains(&format!("{label}=\"{value}\"")))
+            };
+            let admission = [
+                "validatingadmissionpolicies",
+                "validatingadmissionpolicybindings",
+            ];
+            let kept = ["boundarypolicies", "memberclusters", "events"];
+            if is("verb", &["LIST"]) && is("resource", &admission[..1]) {
+                comparisons += count;
+            }
+            if is("verb", &["POST", "PUT", "PATCH", "APPLY", "DELETE"])
+                && is("dry_run", &[""])
+                && (is("resource", &admission) || is("resource", &kept))
+            {
+                writes += count;
+            }
+        }
+        Self {
+            comparisons,
+            writes,
+        }
+    }
+}
+
 /// The names of the admission policies in a cluster.
 pub(crate) async fn objects(client: &Client) -> Vec<String> {
     let api: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
