@@ -13,7 +13,8 @@ use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::patterns::{IMAGE_PREFIX, LABEL_VALUE};
+use super::patterns::{IMAGE_PREFIX, LABEL_VALUE, TIME};
+use super::scope::{MAX_NAMES, bound_selector};
 use crate::rules::{RuleName, Rules};
 
 /// What everything in the namespaces of one boundary must look like.
@@ -170,12 +171,13 @@ impl fmt::Display for Action {
 pub struct ClusterScope {
     /// Names of MemberClusters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 500), inner(length(min = 1, max = 253)))]
+    #[schemars(length(min = 1, max = MAX_NAMES), inner(length(min = 1, max = 253)))]
     pub names: Option<Vec<String>>,
 
     /// Selects MemberClusters by their labels, in addition to those named. An empty selector
     /// selects every member cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(transform = bound_selector)]
     pub selector: Option<LabelSelector>,
 }
 
@@ -232,7 +234,7 @@ pub struct Exemption {
 
     /// When the exemption ends, in RFC 3339 (`2027-01-31T00:00:00Z`). Absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<String>", extend("format" = "date-time"))]
+    #[schemars(with = "Option<String>", regex(pattern = TIME), extend("format" = "date-time"))]
     pub expires: Option<Timestamp>,
 }
 

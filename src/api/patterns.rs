@@ -12,6 +12,41 @@ pub(crate) const IMAGE_PREFIX_MAX: usize = 253;
 /// The most segments that an image prefix may have.
 pub(crate) const IMAGE_PREFIX_SEGMENTS: usize = 8;
 
+/// A time of the years 2000 to 2999, in RFC 3339. The format `date-time` of the API server alone takes
+/// more than RFC 3339 does, a zone of `+99:99` for instance.
+pub(crate) const TIME: &str = r"^2[0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$";
+
+/// Whether `value` fits [`TIME`] and the format `date-time`, which knows no leap seconds.
+#[must_use]
+pub(crate) fn is_time(value: &str) -> bool {
+    let shaped = |value: &str, shape: &str| {
+        let mut pairs = value.bytes().zip(shape.bytes());
+        let digit = |shape: u8, byte: u8| shape == b'0' && byte.is_ascii_digit();
+        value.len() == shape.len() && pairs.all(|(b, s)| digit(s, b) || b == s)
+    };
+    let Some((local, rest)) = value.split_at_checked(19) else {
+        return false;
+    };
+    let zone = match rest.strip_prefix('.') {
+        None => rest,
+        Some(fraction) => {
+            let zone = fraction.trim_start_matches(|c: char| c.is_ascii_digit());
+            if !(1..=9).contains(&(fraction.len() - zone.len())) {
+                return false;
+            }
+            zone
+        }
+    };
+    let offset = |sign: &str| {
+        zone.strip_prefix(sign)
+            .is_some_and(|zone| shaped(zone, "00:00") && zone < "24" && zone[3..] < *"60")
+    };
+    shaped(local, "2000-00-00T00:00:00")
+        && !local.ends_with("60")
+        && (zone == "Z" || offset("+") || offset("-"))
+        && value.parse::<jiff::Timestamp>().is_ok()
+}
+
 /// Whether `value` can be the value of a label and is not empty.
 #[must_use]
 pub fn is_label_value(value: &str) -> bool {
@@ -93,6 +128,27 @@ mod tests {
     #[case::newline("ghcr.io\n", false)]
     fn image_prefixes(#[case] prefix: &str, #[case] valid: bool) {
         assert_eq!(is_image_prefix(prefix), valid);
+    }
+
+    #[rstest::rstest]
+    #[case::utc("2027-01-31T00:00:00Z", true)]
+    #[case::zone("2027-01-31T00:00:00.123456789-23:59", true)]
+    #[case::no_such_zone("2027-01-31T00:00:00+24:00", false)]
+    #[case::no_such_minute("2027-01-31T00:00:00+01:60", false)]
+    #[case::no_such_day("2027-02-30T00:00:00Z", false)]
+    #[case::leap_second("2027-01-31T23:59:60Z", false)]
+    #[case::long_fraction("2027-01-31T00:00:00.1234567890Z", false)]
+    #[case::no_fraction("2027-01-31T00:00:00.Z", false)]
+    #[case::lower_case("2027-01-31t00:00:00z", false)]
+    #[case::space("2027-01-31 00:00:00Z", false)]
+    #[case::compact("20270131T000000Z", false)]
+    #[case::zone_name("2027-01-31T00:00:00Z[UTC]", false)]
+    #[case::no_zone("2027-01-31T00:00:00", false)]
+    #[case::date("2027-01-31", false)]
+    #[case::too_early("1999-12-31T00:00:00Z", false)]
+    #[case::no_ascii("2027-01-31T00:00:0é", false)]
+    fn times(#[case] time: &str, #[case] valid: bool) {
+        assert_eq!(is_time(time), valid);
     }
 
     #[rstest::rstest]

@@ -3,8 +3,30 @@
 use std::collections::BTreeMap;
 
 use kube::core::{Selector, SelectorExt as _};
+use schemars::Schema;
+use serde_json::json;
 
 use super::{ClusterScope, FieldError};
+
+/// The most names that a scope lists.
+pub(crate) const MAX_NAMES: usize = 500;
+
+/// The most expressions that a selector has.
+pub(crate) const MAX_EXPRESSIONS: usize = 32;
+
+/// Puts into the schema of a selector what Kubernetes only says in words.
+pub(crate) fn bound_selector(schema: &mut Schema) {
+    let Some(expressions) = schema.pointer_mut("/properties/matchExpressions") else {
+        return;
+    };
+    expressions["maxItems"] = json!(MAX_EXPRESSIONS);
+    let item = &mut expressions["items"];
+    item["properties"]["operator"]["enum"] = json!(["In", "NotIn", "Exists", "DoesNotExist"]);
+    item["x-kubernetes-validations"] = json!([{
+        "rule": "self.operator in ['In', 'NotIn'] ? has(self.values) && self.values.size() > 0 : !has(self.values) || self.values.size() == 0",
+        "message": "In and NotIn need values, Exists and DoesNotExist take none"
+    }]);
+}
 
 /// Whether the member cluster `name` with `labels` is in `scope`; no scope is every cluster.
 ///

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
 use super::boundary_policy::{BoundaryPolicy, Exemption};
 use super::patterns::{is_dns_label, is_dns_subdomain, is_image_prefix, is_label_value};
-use super::scope::selects;
+use super::scope::{MAX_EXPRESSIONS, MAX_NAMES, selects};
 use crate::rules::RuleName;
 
 /// A field that can't be compiled, and why.
@@ -71,6 +73,12 @@ pub fn validate(policy: &BoundaryPolicy) -> Vec<FieldError> {
             "set names, selector or both; leave clusters out to mean every member cluster";
         errors.push(FieldError::new("spec.clusters", message));
     }
+    for names in spec.clusters.iter().flat_map(|scope| &scope.names) {
+        validate_names(names, &mut errors);
+    }
+    if let Some(selector) = spec.clusters.as_ref().and_then(|s| s.selector.as_ref()) {
+        validate_selector(selector, &mut errors);
+    }
     if let Err(error) = selects(spec.clusters.as_ref(), "", &BTreeMap::new()) {
         errors.push(error);
     }
@@ -85,6 +93,41 @@ pub fn validate(policy: &BoundaryPolicy) -> Vec<FieldError> {
         validate_exemption(exemption, &format!("spec.exemptions[{index}]"), &mut errors);
     }
     errors
+}
+
+fn validate_names(names: &[String], errors: &mut Vec<FieldError>) {
+    let path = "spec.clusters.names";
+    if names.is_empty() || names.len() > MAX_NAMES {
+        let message = format!("must have 1 to {MAX_NAMES} items");
+        errors.push(FieldError::new(path, message));
+    }
+    for (index, name) in names.iter().enumerate() {
+        if name.is_empty() || name.chars().count() > 253 {
+            let message = "must have 1 to 253 characters";
+            errors.push(FieldError::quoting(
+                &format!("{path}[{index}]"),
+                name,
+                message,
+            ));
+        }
+    }
+}
+
+/// What [`selects`] lets pass and the schema does not.
+fn validate_selector(selector: &LabelSelector, errors: &mut Vec<FieldError>) {
+    let path = "spec.clusters.selector.matchExpressions";
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    if expressions.len() > MAX_EXPRESSIONS {
+        let message = format!("must have at most {MAX_EXPRESSIONS} items");
+        errors.push(FieldError::new(path, message));
+    }
+    for (index, expression) in expressions.iter().enumerate() {
+        let exists = matches!(expression.operator.as_str(), "Exists" | "DoesNotExist");
+        if exists && expression.values.as_ref().is_some_and(|v| !v.is_empty()) {
+            let message = "In and NotIn need values, Exists and DoesNotExist take none";
+            errors.push(FieldError::new(&format!("{path}[{index}]"), message));
+        }
+    }
 }
 
 fn validate_exemption(exemption: &Exemption, path: &str, errors: &mut Vec<FieldError>) {

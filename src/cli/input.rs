@@ -73,11 +73,13 @@ impl Diagnostics {
     }
 }
 
-/// `text` with control characters written out, so that a file can't command a terminal.
+/// `text` with control characters written out, so that a file can't command a terminal. So are
+/// those that turn the direction of text or break a line: they make it look like another.
 pub(super) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
+        let deceives = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        if c.is_control() || deceives {
             out.extend(c.escape_default());
         } else {
             out.push(c);
@@ -413,6 +415,7 @@ fn parse(file: &str, text: &str, documents: &mut Vec<Document>, problems: &mut D
                     Some(end) => message[..end].to_owned(),
                     None => message,
                 };
+                let message = in_our_words(message);
                 problems.0.push(Diagnostic {
                     file: file.to_owned(),
                     document: Some(number),
@@ -422,6 +425,20 @@ fn parse(file: &str, text: &str, documents: &mut Vec<Document>, problems: &mut D
             }
         }
     }
+}
+
+/// What the parser says, without what only its callers understand.
+fn in_our_words(message: String) -> String {
+    if let Some((twice, _)) = message.split_once(", set DuplicateKeyPolicy") {
+        return twice.to_owned();
+    }
+    if message.starts_with("budget breached: Depth") {
+        return "is nested too deep".to_owned();
+    }
+    if message.starts_with("budget breached") {
+        return "holds too much, or aliases that stand for too much".to_owned();
+    }
+    message
 }
 
 /// The documents of `text`, each with the number of lines before it. In YAML a line that starts

@@ -157,6 +157,14 @@ impl Judge {
             some(new.text("/metadata/namespace")).or_else(|| kind.map(|_| "default".to_owned()));
         let (verdict, messages) = if let (Some(kind), Some(namespace)) = (kind, &namespace) {
             self.verdict(kind, namespace, operation, new, old, asker)
+        } else if let Some(kind) = of_another_version(new) {
+            let message = format!(
+                "{} of {} can't be judged: it is of {} in Kubernetes.",
+                kind.as_str(),
+                new.text("/apiVersion"),
+                kind.api_version(),
+            );
+            (Verdict::Unsupported, vec![message])
         } else {
             let message = format!(
                 "{} of {} is not a kind that is checked.",
@@ -244,6 +252,19 @@ impl Judge {
             .map_or(Verdict::Allowed, |(_, verdict)| *verdict);
         (verdict, messages)
     }
+}
+
+/// The kind that `document` names in a version that is not the one which is checked. The API groups
+/// in which Kubernetes itself once had such kinds count; a Deployment of someone else's does not.
+fn of_another_version(document: &Document) -> Option<Kind> {
+    let api_version = document.text("/apiVersion");
+    let group = api_version.split_once('/').map_or("", |(group, _)| group);
+    if !matches!(group, "" | "apps" | "batch" | "extensions") {
+        return None;
+    }
+    let kind = document.text("/kind");
+    let mut kinds = Kind::ALL.into_iter();
+    kinds.find(|candidate| candidate.as_str() == kind && candidate.api_version() != api_version)
 }
 
 /// The newest version of Kubernetes that is known.

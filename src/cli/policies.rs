@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde_json::Value;
+
 use super::input::{Diagnostics, Document};
 use super::schema;
 use crate::api::{BoundaryPolicy, GROUP, validate};
@@ -57,7 +59,7 @@ pub(super) fn policies(
 
 fn policy(
     document: &Document,
-    schema: &serde_json::Value,
+    schema: &Value,
     problems: &mut Diagnostics,
 ) -> Option<BoundaryPolicy> {
     let before = problems.0.len();
@@ -67,6 +69,7 @@ fn policy(
     if let Some(fields) = value.as_object_mut() {
         fields.remove("status");
     }
+    drop_nulls(&mut value);
     match serde_json::from_value(value) {
         Ok(policy) => {
             let policy: BoundaryPolicy = policy;
@@ -81,6 +84,18 @@ fn policy(
             }
             None
         }
+    }
+}
+
+/// Removes fields that are null, as the API server does.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, field| !field.is_null());
+            fields.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
     }
 }
 
@@ -102,8 +117,8 @@ pub(super) fn namespaces<'d>(
         let mut labels = BTreeMap::new();
         let given = document.value.pointer("/metadata/labels");
         match given {
-            None | Some(serde_json::Value::Null) => {}
-            Some(serde_json::Value::Object(given)) => {
+            None | Some(Value::Null) => {}
+            Some(Value::Object(given)) => {
                 for (key, value) in given {
                     if let Some(value) = value.as_str() {
                         labels.insert(key.clone(), value.to_owned());

@@ -22,7 +22,7 @@ pub struct RequiredLabels {
             "minProperties" = 1,
             "maxProperties" = MAX_LABELS,
             "x-kubernetes-validations" = [{
-                "rule": "self.all(key, key.size() <= 317 && key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",
+                "rule": "self.all(key, key.size() <= 317 && key.lastIndexOf('/') <= 253 && key.matches('^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",
                 "message": "every key must be a label key: a name of at most 63 letters, digits, '-', '_' and '.', perhaps after a DNS subdomain and '/'"
             }]
         )

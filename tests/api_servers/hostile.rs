@@ -311,3 +311,96 @@ async fn longest_lists_are_taken_and_longer_ones_are_not() {
         assert_eq!(refusal.is_none(), allowed, "{refusal:?}");
     }
 }
+
+/// Specs at the edges of the schema, each with whether it is taken.
+fn edges() -> Vec<(&'static str, Value, bool)> {
+    let scoped = |clusters: Value| json!({"boundary": "web", "rules": {"disallowLatestTag": {}}, "clusters": clusters});
+    let selecting =
+        |expression: Value| scoped(json!({"selector": {"matchExpressions": [expression]}}));
+    let labelled = |key: String| json!({"boundary": "web", "rules": {"requiredLabels": {"labels": {key: "x"}}}});
+    let numbered = |count: usize| (0..count).map(|n| format!("c{n}")).collect::<Vec<_>>();
+    let expressions = |count| vec![json!({"key": "a", "operator": "Exists"}); count];
+    vec![
+        ("no names", scoped(json!({"names": []})), false),
+        ("an empty name", scoped(json!({"names": [""]})), false),
+        ("500 names", scoped(json!({"names": numbered(500)})), true),
+        ("501 names", scoped(json!({"names": numbered(501)})), false),
+        (
+            "32 expressions",
+            scoped(json!({"selector": {"matchExpressions": expressions(32)}})),
+            true,
+        ),
+        (
+            "33 expressions",
+            scoped(json!({"selector": {"matchExpressions": expressions(33)}})),
+            false,
+        ),
+        (
+            "an unknown operator",
+            selecting(json!({"key": "a", "operator": "Like", "values": ["b"]})),
+            false,
+        ),
+        (
+            "In without values",
+            selecting(json!({"key": "a", "operator": "In"})),
+            false,
+        ),
+        (
+            "NotIn with no value",
+            selecting(json!({"key": "a", "operator": "NotIn", "values": []})),
+            false,
+        ),
+        (
+            "Exists with values",
+            selecting(json!({"key": "a", "operator": "Exists", "values": ["b"]})),
+            false,
+        ),
+        (
+            "Exists with no value",
+            selecting(json!({"key": "a", "operator": "Exists", "values": []})),
+            true,
+        ),
+        (
+            "a longest label key",
+            labelled(format!("{}/{}", "a".repeat(253), "b".repeat(63))),
+            true,
+        ),
+        (
+            "a longer prefix of a label key",
+            labelled(format!("{}/b", "a".repeat(254))),
+            false,
+        ),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_schema_takes_what_can_be_compiled_and_nothing_else() {
+    let server = Server::of(Version::V1_30).await;
+    serve_policies(&server).await;
+    for (what, spec, taken) in edges() {
+        let applied = as_applied(&spec);
+        let offline = serde_json::from_value::<BoundaryPolicy>(applied.clone()).unwrap();
+        let errors = validate(&offline);
+        assert_eq!(errors.is_empty(), taken, "offline, {what}: {errors:?}");
+        let answer = apply(&server, &applied).await;
+        assert_eq!(answer.is_ok(), taken, "{what}: {answer:?}");
+    }
+    for (time, taken) in [
+        ("2027-01-31T00:00:00Z", true),
+        ("2027-01-31T00:00:00.123456789-23:59", true),
+        ("2027-01-31T00:00:00+99:99", false),
+        ("2027-01-31T00:00:00x5Z", false),
+        ("2027-01-31T00:00:00.123456789012Z", false),
+        ("2027-02-30T00:00:00Z", false),
+        ("2027-01-31T23:59:60Z", false),
+        ("9999-12-31T23:59:59-23:00", false),
+    ] {
+        let spec = json!({
+            "boundary": "web", "rules": {"disallowLatestTag": {}},
+            "exemptions": [{"reason": "r", "rules": ["DisallowLatestTag"], "users": ["u"], "expires": time}],
+        });
+        // A time that can't be read would make the whole policy unreadable, so `apply` reads it.
+        let answer = apply(&server, &as_applied(&spec)).await;
+        assert_eq!(answer.is_ok(), taken, "{time}: {answer:?}");
+    }
+}

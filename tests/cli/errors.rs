@@ -66,6 +66,21 @@ fn file_document_line_and_field_are_named() {
     "kind: BoundryPolicy",
     "line 2: kind: BoundryPolicy of"
 )]
+#[case::time_of_another_shape(
+    "boundary: web",
+    "boundary: web\n  exemptions: [{reason: r, rules: [AllowedRegistries], users: [u], expires: 20270131T000000Z}]",
+    "line 6: spec.exemptions[0].expires: is not a time like 2027-01-31T00:00:00Z"
+)]
+#[case::null_in_place_of_a_required_field(
+    "boundary: web",
+    "boundary:",
+    "line 4: spec: boundary is missing"
+)]
+#[case::null_in_place_of_the_only_rule(
+    "{registries: [ghcr.io/acme]}",
+    "",
+    "spec.rules: must have at least one rule"
+)]
 #[case::syntax("boundary: web", "boundary: [web", "document 1, line ")]
 #[case::twice(
     "boundary: web",
@@ -189,4 +204,22 @@ fn resources_and_old_states_are_named_too() {
     assert_eq!(run.status, 2);
     let expected = "r.yaml: document 1, line 1: has no apiVersion\nold.yaml: document 2, line 9: the same object is in old.yaml, document 1\n";
     assert_eq!(run.stderr, expected);
+}
+
+#[test]
+fn an_optional_field_that_is_null_is_not_there() {
+    let policy = TRUSTED.replace(
+        "boundary: web",
+        "boundary: web\n  action:\n  clusters: null",
+    );
+    let run = Files::new([("p.yaml", &*policy)]).run("compile -f p.yaml");
+    assert_eq!((run.status, run.stderr.as_str()), (0, ""));
+}
+
+#[rstest::rstest]
+#[case::twice("a: 1\na: 2\n", "line 2: duplicate mapping key: a\n")]
+#[case::deep(&format!("a: {}1{}\n", "{a: ".repeat(100), "}".repeat(100)), "line 1: is nested too deep\n")]
+fn the_parser_speaks_to_users(#[case] text: &str, #[case] expected: &str) {
+    let found = error(text);
+    assert!(found.ends_with(expected), "{found}");
 }

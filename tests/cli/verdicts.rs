@@ -181,3 +181,30 @@ fn a_file_cannot_command_the_terminal() {
     assert!(run.stdout.contains("\\u{1b}[2Jnginx"), "{}", run.stdout);
     assert!(!run.stdout.contains('\u{1b}'));
 }
+
+#[test]
+fn a_checked_kind_of_another_version_is_not_passed() {
+    let of = |api_version: &str| {
+        format!("apiVersion: {api_version}\nkind: Deployment\nmetadata: {{name: d}}\n")
+    };
+    for api_version in ["apps/v1beta1", "extensions/v1beta1", "v1"] {
+        let files = Files::new([("p.yaml", TRUSTED), ("r.yaml", &of(api_version))]);
+        let why =
+            format!("Deployment of {api_version} can't be judged: it is of apps/v1 in Kubernetes.");
+        let expected = ("unsupported".to_owned(), vec![why]);
+        assert_eq!(files.verdicts(&format!("{WEB} r.yaml")), [expected]);
+        assert_eq!(files.run(&format!("test {WEB} r.yaml")).status, 2);
+    }
+    // Someone else's kind of the same name.
+    let files = Files::new([("p.yaml", TRUSTED), ("r.yaml", &of("acme.io/v1"))]);
+    assert_eq!(files.run(&format!("test {WEB} r.yaml")).status, 0);
+}
+
+#[test]
+fn a_table_does_not_turn_the_direction_of_text() {
+    let image = "\"\\u202etsetal\\u2028\"";
+    let files = Files::new([("p.yaml", TRUSTED), ("r.yaml", &pod("a", image))]);
+    let run = files.run(&format!("test {WEB} r.yaml"));
+    let shown = "denied image \\u{202e}tsetal\\u{2028}: it";
+    assert!(run.stdout.contains(shown), "{}", run.stdout);
+}
