@@ -19,7 +19,6 @@ pub(super) fn policies(
     let schema = schema::boundary_policy();
     let mut policies = BTreeMap::new();
     let mut seen: BTreeMap<String, (&str, usize)> = BTreeMap::new();
-    let before = problems.0.len();
     for document in documents {
         match (document.text("/kind"), document.text("/apiVersion")) {
             ("BoundaryPolicy", "boundarypolicy.dev/v1alpha1") => {}
@@ -51,7 +50,7 @@ pub(super) fn policies(
             }
         }
     }
-    if policies.is_empty() && problems.0.len() == before {
+    if policies.is_empty() && problems.0.is_empty() {
         problems.file("", "no BoundaryPolicy was found in the policies given");
     }
     policies
