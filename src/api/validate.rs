@@ -122,8 +122,14 @@ fn validate_selector(selector: &LabelSelector, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::new(path, message));
     }
     for (index, expression) in expressions.iter().enumerate() {
-        let exists = matches!(expression.operator.as_str(), "Exists" | "DoesNotExist");
-        if exists && expression.values.as_ref().is_some_and(|v| !v.is_empty()) {
+        let takes_values = match expression.operator.as_str() {
+            "In" | "NotIn" => true,
+            "Exists" | "DoesNotExist" => false,
+            // `selects` refuses it.
+            _ => continue,
+        };
+        let has_values = expression.values.as_ref().is_some_and(|v| !v.is_empty());
+        if has_values != takes_values {
             let message = "In and NotIn need values, Exists and DoesNotExist take none";
             errors.push(FieldError::new(&format!("{path}[{index}]"), message));
         }
