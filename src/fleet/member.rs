@@ -50,16 +50,8 @@ pub(crate) struct Task {
 
 /// Keeps a cluster as it is wanted, until it is dropped.
 pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
-    let connected = source.config(&task.settings).await.and_then(|config| {
-        report.insecure = config.accept_invalid_certs;
-        let mut watching = config.clone();
-        watching.read_timeout = Some(WATCH_TIMEOUT);
-        let clients = Client::try_from(config.clone())
-            .and_then(|client| Ok((client, Client::try_from(watching)?, config)));
-        clients.map_err(|_| unusable_client())
-    });
-    let (client, watching, config) = match connected {
-        Ok(clients) => clients,
+    let (target, watching) = match connect(source, &task.settings).await {
+        Ok(connected) => connected,
         Err(problem) => {
             tracing::warn!(
                 reason = problem.reason,
@@ -71,17 +63,25 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
             return std::future::pending().await;
         }
     };
-    let target = Target {
-        client,
-        timeout: task.settings.request_timeout,
-        config: Some(config),
-        permits: task.settings.permits.clone(),
-    };
+    let config = target.config.as_ref();
+    report.insecure = config.is_some_and(|config| config.accept_invalid_certs);
     let mut member = Member::new(target, task.settings.clone(), report);
     let longest = LONGEST_BACKOFF.min(task.settings.capabilities_interval);
     let mut backoff = Backoff::new(longest);
+    let mut seen: Option<watch::Receiver<Option<Versions>>> = None;
     loop {
         let wanted = task.wanted.borrow_and_update().clone();
+        // What is seen from here on may be newer than what is read.
+        if let Some(seen) = &mut seen
+            && seen.has_changed().unwrap_or_default()
+            && differs(
+                seen.borrow_and_update().as_ref(),
+                &member.known.versions,
+                member.probing,
+            )
+        {
+            member.settled = None;
+        }
         let wait = match member.cycle(&wanted).await {
             Ok(true) => {
                 backoff.reset();
@@ -97,10 +97,11 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
             return;
         }
         if member.drift.is_none() && member.can_watch() {
-            member.drift = Some(Drift::watch(&watching));
+            let drift = Drift::watch(&watching);
+            seen = Some(drift.seen.clone());
+            member.drift = Some(drift);
         }
         let until = Instant::now() + wait;
-        let mut seen = member.drift.as_ref().map(|drift| drift.seen.clone());
         // One proof at least, however much else is due; and none that began is broken off for it.
         loop {
             let (versions, member_probing) = (member.known.versions.clone(), member.probing);
@@ -149,6 +150,22 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
     }
 }
 
+/// A client for requests, and one whose answers may take as long as a watch.
+async fn connect(source: &Source, settings: &FleetSettings) -> Result<(Target, Client), Verdict> {
+    let config = source.config(settings).await?;
+    let mut watching = config.clone();
+    watching.read_timeout = Some(WATCH_TIMEOUT);
+    let client = Client::try_from(config.clone()).map_err(|_| unusable_client())?;
+    let watching = Client::try_from(watching).map_err(|_| unusable_client())?;
+    let target = Target {
+        client,
+        timeout: settings.request_timeout,
+        config: Some(config),
+        permits: settings.permits.clone(),
+    };
+    Ok((target, watching))
+}
+
 /// Ends when something of ours is not as it was when it was last read.
 async fn drifted(
     known: Versions,
@@ -158,15 +175,21 @@ async fn drifted(
     let Some(seen) = seen else {
         return std::future::pending().await;
     };
-    let differs = |seen: &Option<Versions>| {
-        let Some(seen) = seen else { return false };
-        let gone = probing && !seen.contains_key(&(NAMESPACE, PROBE_NAMESPACE.to_owned()));
-        let ours = seen.iter().filter(|((kind, _), _)| *kind != NAMESPACE);
-        gone || !ours.eq(known.iter())
-    };
-    if seen.wait_for(differs).await.is_err() {
-        std::future::pending::<()>().await;
+    // Only what is newly seen counts: a watch that lags behind what was read is no drift.
+    while seen.changed().await.is_ok() {
+        if differs(seen.borrow_and_update().as_ref(), &known, probing) {
+            return;
+        }
     }
+    std::future::pending::<()>().await;
+}
+
+/// Whether what was seen is not what is `known`.
+fn differs(seen: Option<&Versions>, known: &Versions, probing: bool) -> bool {
+    let Some(seen) = seen else { return false };
+    let gone = probing && !seen.contains_key(&(NAMESPACE, PROBE_NAMESPACE.to_owned()));
+    let ours = seen.iter().filter(|((kind, _), _)| *kind != NAMESPACE);
+    gone || !ours.eq(known.iter())
 }
 
 /// Why no client can be made. The cause is left out: it may quote a key.

@@ -213,7 +213,7 @@ impl Fleet {
 async fn supervise(source: Source, mut task: Task, report: Report) {
     let mut backoff = Backoff::new(Duration::from_mins(1));
     loop {
-        let run = member::run(&source, &mut task, report.clone());
+        let run = Box::pin(member::run(&source, &mut task, report.clone()));
         if AssertUnwindSafe(run).catch_unwind().await.is_ok() {
             return;
         }
