@@ -4,10 +4,12 @@
 mod capabilities;
 mod cel;
 mod emit;
+mod guard;
 mod link;
 mod names;
 
 pub use capabilities::{Capabilities, ParseVersionError, Version};
+pub use guard::{GUARD, GUARDED_RESOURCE, GUARDED_VERB, label_guard};
 pub use names::object_name;
 
 use std::collections::{BTreeMap, BTreeSet};

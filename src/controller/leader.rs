@@ -14,7 +14,7 @@ use kube::{Client, ResourceExt as _};
 
 use super::write::WriteError;
 use crate::fleet::{Fence, jitter};
-use crate::telemetry::{Loop, Telemetry};
+use crate::telemetry::{ErrorClass, Loop, Telemetry};
 
 /// The name of the Lease.
 pub const LEASE: &str = "boundary-operator";
@@ -159,6 +159,7 @@ impl Elector {
                     }
                 }
                 Err(error) => {
+                    self.telemetry.metrics.error(ErrorClass::Lease);
                     tracing::warn!(%error, "the Lease can't be taken; it is tried again");
                 }
             }
@@ -186,6 +187,7 @@ impl Elector {
                     break;
                 }
                 Ok(Err(error)) => {
+                    self.telemetry.metrics.error(ErrorClass::Lease);
                     tracing::warn!(%error, "the Lease can't be renewed; it is tried again");
                 }
                 Err(_) => {}

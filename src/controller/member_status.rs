@@ -1,7 +1,9 @@
 //! The status of a member cluster from what its task reports. Pure.
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::policy_status::{MAX_NOTE, Transition};
 use crate::api::{
     ClusterState, ConditionStatus, MemberClusterStatus, PolicyCounts, condition, set_condition,
 };
@@ -68,6 +70,14 @@ pub(crate) fn member_status(
             }
         }
     }
+    if let Some(guard) = &report.guard {
+        let (reason, message) = (guard.reason.as_str(), guard.message.as_str());
+        let installed = ConditionStatus::from(guard.state == ClusterState::Installed);
+        set("LabelGuarded", installed, reason, message);
+    } else if report.problem.is_none() {
+        let message = "anyone who may edit a namespace may move it to another boundary";
+        set("LabelGuarded", ConditionStatus::False, "SwitchedOff", message);
+    }
     if report.version.is_some() {
         status.version.clone_from(&report.version);
         status.apis.clone_from(&report.apis);
@@ -86,6 +96,42 @@ pub(crate) fn member_status(
         }
     }
     status
+}
+
+/// What to tell of the change from `before` to `after`.
+pub(crate) fn member_transitions(
+    before: Option<&MemberClusterStatus>,
+    after: &MemberClusterStatus,
+) -> Vec<Transition> {
+    let before = before.map_or(&[][..], |status| &status.conditions);
+    let mut told = Vec::new();
+    for kind in ["Ready", "LabelGuarded"] {
+        let of = |conditions: &'_ [Condition]| {
+            let mut conditions = conditions.iter();
+            conditions.find(|condition| condition.type_ == kind).cloned()
+        };
+        let Some(now) = of(&after.conditions) else {
+            continue;
+        };
+        let was = of(before);
+        let same = was.is_some_and(|was| (was.status, was.reason) == (now.status.clone(), now.reason.clone()));
+        if same || now.reason == "Connecting" {
+            continue;
+        }
+        let good = now.status == ConditionStatus::True.as_str();
+        let (what, because) = (if good { "is" } else { "is not" }, now.message);
+        let note = if because.is_empty() {
+            format!("{what} {kind}")
+        } else {
+            format!("{what} {kind}: {because}")
+        };
+        told.push(Transition {
+            reason: now.reason,
+            good,
+            note: note.chars().take(MAX_NOTE).collect(),
+        });
+    }
+    told
 }
 
 /// The API keeps seconds.

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::failure::{Failure, limited};
 use super::plan::{Existing, Plan, Step, plan};
-use crate::compile::AdmissionObject;
+use crate::compile::{AdmissionObject, GUARD};
 
 /// The manager of the fields that are written.
 pub(crate) const FIELD_MANAGER: &str = "boundary-operator";
@@ -106,7 +106,8 @@ impl Target {
         let mut failed: BTreeMap<String, Failure> = BTreeMap::new();
         for step in steps {
             let Some(name) = step.object().map(ToOwned::to_owned) else {
-                if !failed.is_empty() {
+                // The guard holds no policy that could be lost.
+                if failed.keys().any(|name| name != GUARD) {
                     break;
                 }
                 tokio::time::sleep(SETTLE).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, ListParams};
-use kube::{Client, ResourceExt as _};
+use kube::ResourceExt as _;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -15,12 +15,16 @@ use super::apply::{Outcome, Target, apply};
 use super::backoff::{Backoff, jitter};
 use super::discover::{Discovered, discover};
 use super::failure::{Failure, Verdict, limited};
+use super::guard;
 use super::plan::Existing;
 use super::prove::prove;
 use super::report::{PolicyReport, Report, Wanted};
 use super::{FleetSettings, Source};
 use crate::api::{BoundaryPolicy, ClusterState, ObjectRef};
-use crate::compile::{AdmissionObject, Compilation, Options, compile, next_expiry};
+use crate::compile::{
+    AdmissionObject, Compilation, GUARD, Options, compile, label_guard, next_expiry,
+};
+use crate::telemetry::Attempt;
 
 /// The longest wait between two attempts to reach a cluster.
 const LONGEST_BACKOFF: Duration = Duration::from_mins(1);
@@ -39,7 +43,8 @@ pub(crate) struct Task {
 pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
     let connected = source.config(&task.settings).await.and_then(|config| {
         report.insecure = config.accept_invalid_certs;
-        Client::try_from(config).map_err(|_| unusable_client())
+        let client = task.settings.fence.client(config);
+        client.map_err(|_| unusable_client())
     });
     let client = match connected {
         Ok(client) => client,
@@ -71,6 +76,7 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
             }
             Ok(false) => backoff.next(),
             Err(failure) => {
+                task.settings.metrics.error(failure.class());
                 member.failed(&failure, &wanted);
                 backoff.next()
             }
@@ -136,10 +142,15 @@ impl Member {
             let settled = if let Some(problem) = discovered.unsupported() {
                 self.report.policies.clear();
                 self.report.leftovers.clear();
+                self.report.guard = None;
                 self.report.problem = Some(problem);
                 true
             } else {
-                self.enforce(wanted, &discovered).await?
+                let started = Instant::now();
+                let enforced = self.enforce(wanted, &discovered).await;
+                let metrics = &self.settings.metrics;
+                metrics.applied(started.elapsed(), Attempt::of(&enforced));
+                enforced?
             };
             self.count_namespaces(wanted).await;
             self.next_resync = Instant::now() + jitter(self.settings.resync_interval);
@@ -202,10 +213,16 @@ impl Member {
                     .iter()
                     .filter(|p| !self.refused.contains_key(&p.name_any()))
             };
-            let Compilation { objects, problems } =
-                compile(accepted().map(AsRef::as_ref), &options);
+            let Compilation {
+                mut objects,
+                problems,
+            } = compile(accepted().map(AsRef::as_ref), &options);
+            objects.extend(self.guard());
             let outcome = apply(&self.target, &objects).await?;
-            let refused: BTreeSet<String> = outcome.refused().into_iter().map(Into::into).collect();
+            self.guard_told(&outcome);
+            let mut refused = outcome.refused();
+            refused.remove(GUARD);
+            let refused: BTreeSet<String> = refused.into_iter().map(Into::into).collect();
             if refused.is_empty() {
                 let invalid = problems.into_iter().map(|problem| {
                     let texts: Vec<_> = problem.errors.iter().map(ToString::to_string).collect();
@@ -243,6 +260,20 @@ impl Member {
                 }
             }
         }
+    }
+
+    /// The guard on the boundary label, if it is wanted.
+    fn guard(&self) -> Option<AdmissionObject> {
+        let wanted = self.settings.label_guard;
+        wanted.then(|| label_guard(&self.settings.boundary_label))
+    }
+
+    /// Takes note of what became of the guard, and of what failed.
+    fn guard_told(&mut self, outcome: &Outcome) {
+        for failure in outcome.failed.values() {
+            self.settings.metrics.error(failure.class());
+        }
+        self.report.guard = self.settings.label_guard.then(|| guard::verdict(outcome));
     }
 
     /// Those of `policies` without which the API server takes the rest.
@@ -374,7 +405,8 @@ impl Member {
         }
         if let Some(discovered) = &self.discovered {
             let options = self.options(discovered);
-            let objects = compile(wanted.iter().map(AsRef::as_ref), &options).objects;
+            let mut objects = compile(wanted.iter().map(AsRef::as_ref), &options).objects;
+            objects.extend(self.guard());
             let names = objects.iter().map(|object| object.name.as_str()).collect();
             self.report.leftovers = leftovers(&self.existing, &names);
         }
@@ -458,6 +490,9 @@ mod tests {
             capabilities_interval: Duration::from_mins(1),
             request_timeout: Duration::from_secs(5),
             permits: permits.clone(),
+            label_guard: false,
+            fence: crate::fleet::Fence::open(),
+            metrics: crate::telemetry::Metrics::default(),
         };
         let target = Target {
             client: server.client(),

@@ -7,13 +7,17 @@ mod discover;
 mod failure;
 #[cfg(test)]
 mod fake;
+mod fence;
+mod guard;
 pub mod kubeconfig;
 mod member;
 mod plan;
 mod prove;
 mod report;
 
+pub(crate) use backoff::jitter;
 pub use failure::Verdict;
+pub use fence::Fence;
 pub use report::{PolicyReport, Report, Wanted};
 
 use std::collections::BTreeMap;
@@ -22,12 +26,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use kube::Client;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 use crate::api::ClusterState;
+use crate::telemetry::Metrics;
 use apply::{Target, remove_all};
 use backoff::Backoff;
 use member::Task;
@@ -47,6 +51,12 @@ pub struct FleetSettings {
     pub request_timeout: Duration,
     /// Writes to all clusters together.
     pub permits: Arc<Semaphore>,
+    /// Whether the label that puts a namespace into a boundary is guarded.
+    pub label_guard: bool,
+    /// Until when the clusters may be written to.
+    pub fence: Fence,
+    /// What is told of the clusters.
+    pub metrics: Metrics,
 }
 
 /// How a cluster is reached.
@@ -155,7 +165,8 @@ impl Fleet {
         let settings = self.settings.clone();
         async move {
             let config = source.config(&settings).await?;
-            let client = Client::try_from(config).map_err(|_| member::unusable_client())?;
+            let client = settings.fence.client(config);
+            let client = client.map_err(|_| member::unusable_client())?;
             let timeout = settings.request_timeout;
             let target = Target {
                 client,
