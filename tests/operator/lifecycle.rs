@@ -5,7 +5,9 @@ use control_plane::{Version, eventually};
 use jiff::{SignedDuration, Timestamp};
 use kube::api::Api;
 
-use crate::world::{SOON, World, cluster, condition, namespace, objects, refused, states};
+use crate::world::{
+    SOON, World, all_objects, cluster, condition, namespace, objects, refused, states,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn policies_are_applied_changed_and_removed() {
@@ -98,7 +100,7 @@ async fn policies_are_applied_changed_and_removed() {
         clusters.get_opt("eu-1").await.ok()?.is_none().then_some(())
     })
     .await;
-    assert_eq!(objects(&there).await, Vec::<String>::new());
+    assert_eq!(all_objects(&there).await, Vec::<String>::new());
     let status = world
         .status("no-latest", "one cluster is left", |s| {
             s.clusters.len() == 1

@@ -6,7 +6,10 @@
     reason = "a test fails by a panic"
 )]
 
+mod guard;
+mod leader;
 mod lifecycle;
+mod telemetry;
 mod trouble;
 mod upgrade;
 mod world;
