@@ -162,10 +162,10 @@ pub async fn run(
         Some(_) = keeping.join_next() => true,
         () = shutdown => false,
     };
+    // Nothing renews the Lease any more when the fence closes and it is given back.
+    keeping.shutdown().await;
     fence.close();
     drop(operator);
-    // Nothing renews the Lease any more when it is given back.
-    keeping.shutdown().await;
     drop(ended);
     if lost {
         return Err(Error::LeadershipLost);
