@@ -92,7 +92,10 @@ fn what_does_not_exist_is_found() {
     let unknown = |expression: &str| unknown(expression, &scraped());
     assert_eq!(unknown("sum(boundary_operator_leaders)").len(), 1);
     let state = "boundary_operator_clusters{state=~\"Ready|Gone\"}";
-    assert_eq!(unknown(state), ["boundary_operator_clusters state=\"Gone\""]);
+    assert_eq!(
+        unknown(state),
+        ["boundary_operator_clusters state=\"Gone\""]
+    );
 }
 
 #[test]

@@ -33,8 +33,7 @@ pub const GUARDED_VERB: &str = "assign";
 #[must_use]
 pub fn label_guard(boundary_label: &str) -> AdmissionObject {
     let key = cel::string(boundary_label);
-    let before =
-        format!("oldObject == null ? '' : oldObject.metadata.?labels[?{key}].orValue('')");
+    let before = format!("oldObject == null ? '' : oldObject.metadata.?labels[?{key}].orValue('')");
     let after = format!("object.metadata.?labels[?{key}].orValue('')");
     let may = |boundary: &str| {
         format!(
@@ -89,10 +88,7 @@ pub fn label_guard(boundary_label: &str) -> AdmissionObject {
         variables: Some(vec![
             variable("before", before),
             variable("after", after),
-            variable(
-                "namespace",
-                "object.metadata.?name.orValue('')".to_owned(),
-            ),
+            variable("namespace", "object.metadata.?name.orValue('')".to_owned()),
             variable("mayLeave", may("variables.before")),
             variable("mayEnter", may("variables.after")),
         ]),

@@ -319,7 +319,10 @@ impl Elector {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "a lease of 68 years is long enough")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a lease of 68 years is long enough"
+)]
 fn rounded(seconds: f64) -> i32 {
     seconds.clamp(1.0, f64::from(i32::MAX)) as i32
 }

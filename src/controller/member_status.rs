@@ -76,7 +76,12 @@ pub(crate) fn member_status(
         set("LabelGuarded", installed, reason, message);
     } else if report.problem.is_none() {
         let message = "anyone who may edit a namespace may move it to another boundary";
-        set("LabelGuarded", ConditionStatus::False, "SwitchedOff", message);
+        set(
+            "LabelGuarded",
+            ConditionStatus::False,
+            "SwitchedOff",
+            message,
+        );
     }
     if report.version.is_some() {
         status.version.clone_from(&report.version);
@@ -108,13 +113,17 @@ pub(crate) fn member_transitions(
     for kind in ["Ready", "LabelGuarded"] {
         let of = |conditions: &'_ [Condition]| {
             let mut conditions = conditions.iter();
-            conditions.find(|condition| condition.type_ == kind).cloned()
+            conditions
+                .find(|condition| condition.type_ == kind)
+                .cloned()
         };
         let Some(now) = of(&after.conditions) else {
             continue;
         };
         let was = of(before);
-        let same = was.is_some_and(|was| (was.status, was.reason) == (now.status.clone(), now.reason.clone()));
+        let same = was.is_some_and(|was| {
+            (was.status, was.reason) == (now.status.clone(), now.reason.clone())
+        });
         if same || now.reason == "Connecting" {
             continue;
         }

@@ -319,29 +319,27 @@ pub(crate) fn transitions(
     let mut changed: BTreeMap<ClusterState, Vec<&ClusterStatus>> = BTreeMap::new();
     for cluster in &after.clusters {
         let same = states.get(&cluster.name) == Some(&shown(cluster));
-        let transient = cluster.state == ClusterState::Pending
-            && TRANSIENT.contains(&cluster.reason.as_str());
+        let transient =
+            cluster.state == ClusterState::Pending && TRANSIENT.contains(&cluster.reason.as_str());
         if !same && !transient {
             changed.entry(cluster.state).or_default().push(cluster);
         }
     }
-    let changed = changed
-        .into_iter()
-        .map(|(state, clusters)| {
-            let names: Vec<_> = clusters
-                .iter()
-                .map(|cluster| cluster.name.clone())
-                .collect();
-            let mut note = format!("{state} in {}", some_of(&names));
-            if let Some(first) = clusters.first().filter(|first| !first.message.is_empty()) {
-                note = format!("{note}: {}", first.message);
-            }
-            Transition {
-                reason: state.to_string(),
-                good: matches!(state, ClusterState::Enforced | ClusterState::Installed),
-                note: note.chars().take(MAX_NOTE).collect(),
-            }
-        });
+    let changed = changed.into_iter().map(|(state, clusters)| {
+        let names: Vec<_> = clusters
+            .iter()
+            .map(|cluster| cluster.name.clone())
+            .collect();
+        let mut note = format!("{state} in {}", some_of(&names));
+        if let Some(first) = clusters.first().filter(|first| !first.message.is_empty()) {
+            note = format!("{note}: {}", first.message);
+        }
+        Transition {
+            reason: state.to_string(),
+            good: matches!(state, ClusterState::Enforced | ClusterState::Installed),
+            note: note.chars().take(MAX_NOTE).collect(),
+        }
+    });
     told.extend(changed);
     told
 }

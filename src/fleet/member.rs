@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{Api, ListParams};
 use kube::ResourceExt as _;
+use kube::api::{Api, ListParams};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -612,5 +612,22 @@ mod tests {
         server.set(|state| state.fails = None);
         assert!(member.cycle(&wanted).await.unwrap());
         assert_eq!(member.report.problem, None);
+    }
+
+    #[tokio::test]
+    async fn a_guard_that_is_refused_takes_nothing_from_the_policies() {
+        let server = FakeServer::default();
+        server.set(|state| state.refuses = Some(GUARD.to_owned()));
+        let mut member = member(&server);
+        Arc::get_mut(&mut member.settings).unwrap().label_guard = true;
+        let wanted = policies(&["a"]);
+        assert!(!member.cycle(&wanted).await.unwrap());
+        assert_eq!(states(&member), [("a", ClusterState::Enforced, "Applied")]);
+        assert_eq!(member.report.guard.as_ref().unwrap().reason, "Refused");
+
+        server.set(|state| state.refuses = None);
+        assert!(member.cycle(&wanted).await.unwrap());
+        assert_eq!(member.report.guard.as_ref().unwrap().reason, "Installed");
+        assert_eq!(member.report.leftovers.len(), 0);
     }
 }

@@ -90,7 +90,11 @@ macro_rules! words {
     };
 }
 
-words!(Attempt { Applied: "applied", Incomplete: "incomplete", Failed: "failed" });
+words!(Attempt {
+    Applied: "applied",
+    Incomplete: "incomplete",
+    Failed: "failed"
+});
 words!(Proof {
     Proven: "proven",
     NotEnforced: "not_enforced",
@@ -346,7 +350,10 @@ mod tests {
         let state = |state| format!("boundary_operator_clusters{{state=\"{state}\"}}");
         metrics.clusters([None, Some(ClusterState::Unreachable)]);
         let shown = lines(&metrics, "clusters");
-        assert!(shown.contains(&format!("{} 1", state("Ready"))), "{shown:?}");
+        assert!(
+            shown.contains(&format!("{} 1", state("Ready"))),
+            "{shown:?}"
+        );
         assert!(shown.contains(&format!("{} 1", state("Unreachable"))));
         metrics.clusters([None, None]);
         let shown = lines(&metrics, "clusters");

@@ -209,7 +209,11 @@ async fn check(cluster: &ControlPlane) {
                 namespace.annotations_mut().insert(key, value);
             };
             let stored = write(&tenant, name, resource, change).await.unwrap();
-            assert!(stored.annotations().contains_key(&format!("edited{}", resource.len())));
+            assert!(
+                stored
+                    .annotations()
+                    .contains_key(&format!("edited{}", resource.len()))
+            );
         }
     }
 
@@ -284,20 +288,32 @@ async fn only_those_who_may_assign_a_boundary_move_a_namespace() {
 /// Waits until the status of a cluster says so of the guard.
 async fn guarded(world: &World, name: &str, reason: &str) {
     let api: Api<MemberCluster> = Api::all(world.client.clone());
-    eventually(&format!("the guard of {name} is {reason}"), SOON, async || {
-        let status = api.get(name).await.ok()?.status?;
-        let mut conditions = status.conditions.iter();
-        let guarded = conditions.find(|c| c.type_ == "LabelGuarded")?;
-        let installed = if reason == "Installed" { "True" } else { "False" };
-        (guarded.reason == reason && guarded.status == installed).then_some(())
-    })
+    eventually(
+        &format!("the guard of {name} is {reason}"),
+        SOON,
+        async || {
+            let status = api.get(name).await.ok()?.status?;
+            let mut conditions = status.conditions.iter();
+            let guarded = conditions.find(|c| c.type_ == "LabelGuarded")?;
+            let installed = if reason == "Installed" {
+                "True"
+            } else {
+                "False"
+            };
+            (guarded.reason == reason && guarded.status == installed).then_some(())
+        },
+    )
     .await;
 }
 
 async fn apply_yaml(client: &Client, document: &str) {
     let value: Value = serde_saphyr::from_str(document).unwrap();
     let kind = value["kind"].as_str().unwrap();
-    let resource = if kind == "ClusterRole" { "clusterroles" } else { "clusterrolebindings" };
+    let resource = if kind == "ClusterRole" {
+        "clusterroles"
+    } else {
+        "clusterrolebindings"
+    };
     let path = format!("/apis/rbac.authorization.k8s.io/v1/{resource}");
     let request = http::Request::post(path)
         .header("content-type", "application/json")

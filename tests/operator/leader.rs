@@ -237,9 +237,18 @@ async fn an_instance_that_wakes_after_it_lost_the_lease_writes_nothing() {
         .arg(format!("--namespace={NAMESPACE}"))
         .arg("--metrics-address=127.0.0.1:0")
         .args(["--resync-interval=2s", "--capabilities-interval=1s"])
-        .arg(format!("--leader-elect-lease-duration={}s", LEASE_DURATION.as_secs()))
-        .arg(format!("--leader-elect-renew-deadline={}s", RENEW_DEADLINE.as_secs()))
-        .arg(format!("--leader-elect-retry-period={}ms", RETRY_PERIOD.as_millis()))
+        .arg(format!(
+            "--leader-elect-lease-duration={}s",
+            LEASE_DURATION.as_secs()
+        ))
+        .arg(format!(
+            "--leader-elect-renew-deadline={}s",
+            RENEW_DEADLINE.as_secs()
+        ))
+        .arg(format!(
+            "--leader-elect-retry-period={}ms",
+            RETRY_PERIOD.as_millis()
+        ))
         .stderr(Stdio::null())
         .spawn()
         .unwrap();

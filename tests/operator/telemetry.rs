@@ -92,7 +92,9 @@ async fn states_are_in_metrics_and_every_change_is_in_an_event() {
     world
         .policy("no-latest", "boundary: web, rules: {disallowLatestTag: {}}")
         .await;
-    world.state("no-latest", "hub", ClusterState::Enforced).await;
+    world
+        .state("no-latest", "hub", ClusterState::Enforced)
+        .await;
     let metrics = shows(
         address,
         &[
@@ -119,7 +121,9 @@ async fn states_are_in_metrics_and_every_change_is_in_an_event() {
     event(&world, "MemberCluster", "hub", "Ready").await;
     event(&world, "BoundaryPolicy", "no-latest", "Enforced").await;
 
-    world.join_by("broken", "apiVersion: v1\nkind: Config\n").await;
+    world
+        .join_by("broken", "apiVersion: v1\nkind: Config\n")
+        .await;
     world
         .policy(
             "nowhere",

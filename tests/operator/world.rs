@@ -303,9 +303,7 @@ pub(crate) async fn grant_to(client: &Client, manifest: &str, subjects: &[(&str,
     for document in manifest.split("\n---\n") {
         let mut value: Value = serde_saphyr::from_str(document).unwrap();
         if value.get("subjects").is_some() {
-            let subject = |(kind, name): &(&str, &str)| {
-                json!({"kind": kind, "apiGroup": "rbac.authorization.k8s.io", "name": name})
-            };
+            let subject = |(kind, name): &(&str, &str)| json!({"kind": kind, "apiGroup": "rbac.authorization.k8s.io", "name": name});
             value["subjects"] = subjects.iter().map(subject).collect();
         }
         let object = object(value);
