@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Api, ObjectMeta, PostParams};
-use kube::{Client, ResourceExt as _};
+use kube::Client;
 
 use super::write::WriteError;
 use crate::fleet::{Fence, jitter};
@@ -304,8 +304,7 @@ impl Elector {
     async fn write(&mut self, lease: &Lease) -> Result<(), WriteError> {
         let params = PostParams::default();
         let written = if lease.metadata.resource_version.is_some() {
-            let replaced = self.api.replace(&lease.name_any(), &params, lease);
-            within(self.timeout, replaced).await?
+            within(self.timeout, self.api.replace(LEASE, &params, lease)).await?
         } else {
             within(self.timeout, self.api.create(&params, lease)).await?
         };

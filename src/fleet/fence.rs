@@ -112,7 +112,7 @@ where
             return async move { answer.await.map_err(Into::into) }.boxed();
         }
         if !self.fence.is_open() {
-            return std::future::ready(Err(Held.into())).boxed();
+            return async { Err(Held.into()) }.boxed();
         }
         let fence = self.fence.clone();
         let answer = self.inner.call(request);

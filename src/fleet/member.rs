@@ -219,7 +219,7 @@ impl Member {
             } = compile(accepted().map(AsRef::as_ref), &options);
             objects.extend(self.guard());
             let outcome = apply(&self.target, &objects).await?;
-            self.guard_told(&outcome);
+            self.report.guard = self.tell(&outcome);
             let mut refused = outcome.refused();
             refused.remove(GUARD);
             let refused: BTreeSet<String> = refused.into_iter().map(Into::into).collect();
@@ -268,12 +268,13 @@ impl Member {
         wanted.then(|| label_guard(&self.settings.boundary_label))
     }
 
-    /// Takes note of what became of the guard, and of what failed.
-    fn guard_told(&mut self, outcome: &Outcome) {
+    /// Counts what failed, and says what became of the guard.
+    fn tell(&self, outcome: &Outcome) -> Option<Verdict> {
         for failure in outcome.failed.values() {
             self.settings.metrics.error(failure.class());
         }
-        self.report.guard = self.settings.label_guard.then(|| guard::verdict(outcome));
+        let guarded = self.settings.label_guard;
+        guarded.then(|| guard::verdict(outcome))
     }
 
     /// Those of `policies` without which the API server takes the rest.
