@@ -208,6 +208,8 @@ mod tests {
         let again = member_status(Some(1), Some(&first), None, false, (3, 2), at(2000));
         assert_eq!(again, first);
         let overdue = member_status(Some(1), Some(&first), None, true, (3, 2), at(2000));
-        assert_eq!(overdue.conditions[0].status, "Unknown");
+        let mut conditions = overdue.conditions.iter();
+        let ready = conditions.find(|c| c.type_ == "Ready").unwrap();
+        assert_eq!(ready.status, "Unknown");
     }
 }

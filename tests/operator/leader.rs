@@ -35,6 +35,7 @@ struct Hub {
 
 /// A write that the API server was asked for.
 #[derive(Debug)]
+#[expect(dead_code, reason = "shown where a test fails")]
 struct Write {
     at: Timestamp,
     resource: String,
