@@ -55,7 +55,7 @@ pub fn label_guard(boundary_label: &str) -> AdmissionObject {
             "Label {boundary_label} is guarded: who sets, changes or removes it {needs}NAME."
         )),
         message_expression: Some(format!(
-            "{} + variables.namespace + {} + {what} + {} + {named} + '.'",
+            "{} + variables.name + {} + {what} + {} + {named} + '.'",
             cel::string(&format!("Label {boundary_label} of namespace ")),
             cel::string(" is guarded: "),
             cel::string(&format!(" {needs}")),
@@ -88,7 +88,7 @@ pub fn label_guard(boundary_label: &str) -> AdmissionObject {
         variables: Some(vec![
             variable("before", before),
             variable("after", after),
-            variable("namespace", "object.metadata.?name.orValue('')".to_owned()),
+            variable("name", "object.metadata.?name.orValue('')".to_owned()),
             variable("mayLeave", may("variables.before")),
             variable("mayEnter", may("variables.after")),
         ]),
@@ -96,7 +96,7 @@ pub fn label_guard(boundary_label: &str) -> AdmissionObject {
         validations: Some(vec![
             refusal(
                 "variables.mayLeave || variables.mayEnter",
-                &format!("{leave} and {enter}"),
+                &format!("{leave} + ' and ' + {enter}"),
                 "variables.before + ' and ' + variables.after",
             ),
             refusal("variables.mayLeave", leave, "variables.before"),
