@@ -131,7 +131,8 @@ impl Elector {
         telemetry: Telemetry,
     ) -> Self {
         Self {
-            timeout: timeout.min(election.renew_deadline),
+            // So that a request which gets no answer leaves time for another.
+            timeout: timeout.min(election.renew_deadline / 2),
             election,
             api: Api::namespaced(client, namespace),
             fence,

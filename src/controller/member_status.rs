@@ -120,9 +120,8 @@ pub(crate) fn member_transitions(
         let Some(now) = of(&after.conditions) else {
             continue;
         };
-        let was = of(before);
-        let same = was.is_some_and(|was| {
-            (was.status, was.reason) == (now.status.clone(), now.reason.clone())
+        let same = of(before).is_some_and(|was| {
+            was.status == now.status && (was.reason == now.reason || is_outage(&was, &now))
         });
         if same || now.reason == "Connecting" {
             continue;
@@ -141,6 +140,12 @@ pub(crate) fn member_transitions(
         });
     }
     told
+}
+
+/// Whether both say that there is no connection: one outage shows in several ways.
+fn is_outage(one: &Condition, other: &Condition) -> bool {
+    let outage = |c: &Condition| ["ConnectionFailed", "Timeout"].contains(&c.reason.as_str());
+    outage(one) && outage(other)
 }
 
 /// The API keeps seconds.
@@ -211,5 +216,27 @@ mod tests {
         let mut conditions = overdue.conditions.iter();
         let ready = conditions.find(|c| c.type_ == "Ready").unwrap();
         assert_eq!(ready.status, "Unknown");
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let told = |before: Option<&MemberClusterStatus>, after: &MemberClusterStatus| {
+            let told = member_transitions(before, after);
+            told.into_iter()
+                .map(|told| (told.reason, told.good, told.note))
+                .collect::<Vec<_>>()
+        };
+        let unreachable = |reason| Verdict::new(ClusterState::Unreachable, reason, "no answer");
+        let ready = status(None, 1000, None);
+        let text = |text: &str| text.to_owned();
+        assert!(told(None, &ready).contains(&(text("Ready"), true, text("is Ready"))));
+        assert_eq!(told(Some(&ready), &ready), []);
+        let down = status(Some(&ready), 1000, Some(unreachable("Timeout")));
+        let expected = (text("Timeout"), false, text("is not Ready: no answer"));
+        assert_eq!(told(Some(&ready), &down), [expected]);
+        let still = status(Some(&down), 1000, Some(unreachable("ConnectionFailed")));
+        assert_eq!(told(Some(&down), &still), []);
+        let other = status(Some(&down), 1000, Some(unreachable("SecretNotFound")));
+        assert_eq!(told(Some(&down), &other).len(), 1);
     }
 }

@@ -131,7 +131,7 @@ pub async fn run(
         let ready = async {
             watched.ready().await;
             telemetry.health.ready();
-            std::future::pending().await
+            std::future::pending::<()>().await;
         };
         let acquired = tokio::select! {
             () = elector.acquire() => true,
