@@ -17,8 +17,8 @@ use kube::api::ObjectMeta;
 
 use super::link::{Linked, LinkedPolicy, segments};
 use super::{
-    AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE, cel,
-    names,
+    AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE,
+    PROBE_OBJECT_ANNOTATION, PROBE_RULE_ANNOTATION, cel, names,
 };
 use crate::api::{Action, Exemption};
 use crate::rules::{Check, Findings, RuleName, Subject, trimmed};
@@ -78,7 +78,7 @@ pub(crate) fn emit(linked: &Linked, options: &Options) -> AdmissionObject {
     let revision = revision(&policy, &binding);
     if let Some(validations) = &mut policy.validations {
         // Only the first validation that fails is shown, so this one must stand first.
-        validations.insert(0, revision_validation(&listed, &revision));
+        validations.insert(0, revision_validation(&linked.name, &listed, &revision));
     }
 
     let policies: BTreeMap<_, _> = linked
@@ -342,13 +342,15 @@ impl Variables {
             "order",
             format!("{}[?variables.boundary].orValue([])", cel::map(order)),
         );
+        self.add("probed", probed());
         // `dyn`, since the type checker finds lists of strings and of `dyn` among them.
         let rules = content.rows.keys();
         let findings = rules.map(|&rule| format!("dyn(variables.{})", variable_name(rule)));
         self.add(
             "denied",
             format!(
-                "variables.order.map(o, {}[o[0]][o[1]]).filter(d, d.size() > 0)",
+                "variables.order.map(o, {}[o[0]][o[1]]).filter(d, d.size() > 0 && \
+                 (variables.probed == '' || variables.probed == d[0][0] + '/' + d[0][1]))",
                 cel::list(findings)
             ),
         );
@@ -631,13 +633,28 @@ pub(super) fn revision(
     names::hash(&bytes)
 }
 
+/// The one rule of a policy that a probe is about, as `POLICY/RULE`; empty: all. A message shows only the first sentences, and
+/// of several objects that refuse the API server shows one, so a probe which breaks many rules would
+/// not show each.
+fn probed() -> String {
+    format!(
+        "request.namespace == {} ? object.metadata.?annotations[?{}].orValue('') : ''",
+        cel::string(PROBE_NAMESPACE),
+        cel::string(PROBE_RULE_ANNOTATION)
+    )
+}
+
 /// Answers the probe with the revision that the API server acts on.
-fn revision_validation(boundaries: &str, revision: &str) -> Validation {
+fn revision_validation(object: &str, boundaries: &str, revision: &str) -> Validation {
     Validation {
         expression: format!(
-            "!(request.namespace == {} && object.metadata.?labels[?{}].orValue('') == 'revision')",
+            "!(request.namespace == {} && \
+             object.metadata.?labels[?{}].orValue('') == 'revision' && \
+             object.metadata.?annotations[?{}].orValue({object}) == {object})",
             cel::string(PROBE_NAMESPACE),
-            cel::string(PROBE_LABEL)
+            cel::string(PROBE_LABEL),
+            cel::string(PROBE_OBJECT_ANNOTATION),
+            object = cel::string(object),
         ),
         message: Some(format!("boundary {boundaries} revision {revision}")),
         reason: Some("Forbidden".to_owned()),

@@ -34,6 +34,13 @@ pub const PROBE_NAMESPACE: &str = "boundary-operator-probe";
 /// The label of a Pod in the probe namespace that asks for something other than a verdict.
 pub const PROBE_LABEL: &str = "boundarypolicy.dev/probe";
 
+/// The annotation of a Pod in the probe namespace that asks for the revision of one object.
+pub const PROBE_OBJECT_ANNOTATION: &str = "boundarypolicy.dev/probe-object";
+
+/// The annotation of a Pod in the probe namespace that is judged by one rule of one policy alone,
+/// `POLICY/RULE`.
+pub const PROBE_RULE_ANNOTATION: &str = "boundarypolicy.dev/probe-rule";
+
 /// What the output depends on besides the policies.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -41,17 +48,20 @@ pub struct Options {
     pub capabilities: Capabilities,
     /// The key of the label that puts a namespace into a boundary.
     pub boundary_label: String,
+    /// Whether the label is guarded.
+    pub label_guard: bool,
     /// Exemptions that ended by now are left out.
     pub now: Timestamp,
 }
 
 impl Options {
-    /// The usual label, for an API server with `capabilities` at the time `now`.
+    /// The usual label, not guarded, for an API server with `capabilities` at the time `now`.
     #[must_use]
     pub fn new(capabilities: Capabilities, now: Timestamp) -> Self {
         Self {
             capabilities,
             boundary_label: BOUNDARY_LABEL.to_owned(),
+            label_guard: false,
             now,
         }
     }
@@ -125,6 +135,8 @@ pub fn compile<'p>(
         .iter()
         .map(|linked| emit::emit(linked, options))
         .collect();
+    let guard = options.label_guard;
+    objects.extend(guard.then(|| label_guard(&options.boundary_label)));
     objects.sort_by(|a, b| a.name.cmp(&b.name));
     Compilation { objects, problems }
 }

@@ -26,12 +26,12 @@ use crate::api::{
     BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicyStatus, ClusterState, MemberCluster,
     MemberClusterStatus,
 };
-use crate::fleet::{Fence, Fleet, FleetSettings, Report};
+use crate::fleet::{Fence, Fleet, FleetSettings, ProofSettings, Repair, Report};
 use crate::telemetry::{Loop, Telemetry};
 use hub::{Hub, Member};
 use leader::Elector;
 use member_status::{member_status, member_transitions, to_seconds};
-use policy_status::{InScope, Transition, policy_status, transitions};
+use policy_status::{InScope, Transition, policy_status, repaired, transitions};
 use scope::{Observed, wanted};
 use write::{FINALIZER, Memory, WriteError, Writer};
 
@@ -57,6 +57,8 @@ pub struct Settings {
     pub capabilities_interval: Duration,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// What is shown by requests.
+    pub proof: ProofSettings,
     /// Writes to member clusters at the same time, all together.
     pub max_concurrent_applies: usize,
     /// Whether the label that puts a namespace into a boundary is guarded in the member clusters.
@@ -75,6 +77,7 @@ impl Default for Settings {
             resync_interval: Duration::from_mins(5),
             capabilities_interval: Duration::from_mins(1),
             request_timeout: Duration::from_secs(10),
+            proof: ProofSettings::default(),
             max_concurrent_applies: 16,
             label_guard: true,
             election: None,
@@ -199,6 +202,8 @@ struct Operator {
     patience: Duration,
     policy_statuses: Memory<BoundaryPolicyStatus>,
     member_statuses: Memory<MemberClusterStatus>,
+    /// What was put right and is not told yet, with the cluster.
+    repairs: Vec<(String, Repair)>,
     /// Clusters that are being left, by uid.
     removals: JoinSet<String>,
     removing: BTreeSet<String>,
@@ -220,6 +225,8 @@ impl Operator {
             capabilities_interval: settings.capabilities_interval,
             request_timeout: settings.request_timeout,
             permits: Arc::new(Semaphore::new(settings.max_concurrent_applies.max(1))),
+            proof: settings.proof.clone(),
+            compiler: Arc::default(),
             label_guard: settings.label_guard,
             fence: fence.clone(),
             metrics: metrics.clone(),
@@ -239,6 +246,7 @@ impl Operator {
             patience: settings.request_timeout * 2 + Duration::from_secs(1),
             policy_statuses: Memory::new(),
             member_statuses: Memory::new(),
+            repairs: Vec::new(),
             removals: JoinSet::new(),
             removing: BTreeSet::new(),
             telemetry: settings.telemetry.clone(),
@@ -277,8 +285,12 @@ impl Operator {
         }
     }
 
-    fn take(&mut self, report: Report) {
+    fn take(&mut self, mut report: Report) {
         if self.fleet.is_current(&report) {
+            let repairs = std::mem::take(&mut report.repairs);
+            let cluster = report.cluster.clone();
+            self.repairs
+                .extend(repairs.into_iter().map(|repair| (cluster.clone(), repair)));
             self.waiting.remove(&report.cluster);
             self.reports.insert(report.cluster.clone(), report);
         }
@@ -324,6 +336,7 @@ impl Operator {
             .retain(|name| policies.contains_key(name));
         self.member_statuses.retain(|name| names.contains(name));
 
+        self.tell_repairs(&policies).await;
         let now = to_seconds(Timestamp::now()).unwrap_or_default();
         self.measure(&members);
         let counts = self.report_policies(&policies, &members, now).await;
@@ -401,6 +414,17 @@ impl Operator {
             }
             uid
         });
+    }
+
+    /// Tells of what was put right in an Event at each policy that it concerns.
+    async fn tell_repairs(&mut self, policies: &BTreeMap<String, Observed>) {
+        for (cluster, repair) in std::mem::take(&mut self.repairs) {
+            let told = repaired(&cluster, &repair);
+            for observed in repair.policies.iter().filter_map(|name| policies.get(name)) {
+                let told = vec![told.clone()];
+                tell::<BoundaryPolicy>(&self.writer, &observed.metadata, told).await;
+            }
+        }
     }
 
     /// Writes the statuses that changed. Returns for each cluster how many policies are for it, and

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::member_status::to_seconds;
 use super::scope::Observed;
 use crate::api::{
     BoundaryPolicyStatus, ClusterState, ClusterStatus, ConditionStatus, Summary, condition,
     set_condition,
 };
-use crate::fleet::{Report, Verdict};
+use crate::fleet::{RESTARTED, Repair, Report, Verdict};
 
 /// The most clusters that are listed.
 const MAX_CLUSTERS: usize = 100;
@@ -26,7 +27,7 @@ const INVALID: &str = "InvalidPolicy";
 const NO_CLUSTER: &str = "NoClusterInScope";
 
 /// Reasons to be Pending for a moment, as after every change.
-const TRANSIENT: [&str; 3] = ["Applying", "Connecting", "Proving"];
+const TRANSIENT: [&str; 4] = ["Applying", "Connecting", "Proving", RESTARTED];
 
 /// A cluster in the scope of a policy.
 pub(crate) struct InScope<'a> {
@@ -165,6 +166,13 @@ fn entry(
         (None, Some(told)) if told.wanted == wanted => told.verdict.clone(),
         _ => Verdict::new(ClusterState::Pending, "Applying", ""),
     };
+    if let Some(before) = before
+        && verdict.reason == RESTARTED
+        && before.generation == Some(wanted)
+        && before.version == report.version
+    {
+        return before.clone();
+    }
     let counted = report.namespaces.as_ref();
     let mut entry = written(cluster.name, before, verdict, now);
     entry.version.clone_from(&report.version);
@@ -181,11 +189,16 @@ fn entry(
             entry.generation = entry.generation.or(generation);
             entry.namespaces = entry.namespaces.or(namespaces);
         }
-        let holds = match entry.generation {
-            Some(generation) => {
+        let proven = told.and_then(|told| told.proven);
+        let holds = match (proven, entry.generation) {
+            (Some((proven, at)), Some(generation)) if proven == generation => format!(
+                "generation {generation} holds there as it was, last seen to act at {}",
+                to_seconds(at).unwrap_or(at)
+            ),
+            (_, Some(generation)) => {
                 format!("generation {generation} holds there as it was, unverified since then")
             }
-            None => "nothing was seen there".to_owned(),
+            (_, None) => "nothing was seen there".to_owned(),
         };
         let since = entry.last_transition_time;
         entry.message = format!("no contact since {since}: {}; {holds}", entry.message);
@@ -274,7 +287,7 @@ pub(crate) fn some_of(items: &[String]) -> String {
 }
 
 /// A change to tell in an Event.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Transition {
     /// What it changed to, in one word.
     pub(crate) reason: String,
@@ -293,6 +306,20 @@ impl Transition {
             good: false,
             note: note.chars().take(MAX_NOTE).collect(),
         }
+    }
+}
+
+/// What to tell of what was put right in a cluster, of each policy that it concerns.
+pub(crate) fn repaired(cluster: &str, repair: &Repair) -> Transition {
+    let what = if repair.deleted { "deleted" } else { "changed" };
+    Transition {
+        reason: "DriftRepaired".to_owned(),
+        good: false,
+        note: format!(
+            "something else {what} the ValidatingAdmissionPolicy or binding {} in {cluster}; the \
+             operator put it right",
+            repair.object
+        ),
     }
 }
 
@@ -388,6 +415,7 @@ mod tests {
         let told = PolicyReport {
             wanted: 2,
             generation: Some(2),
+            proven: None,
             verdict,
         };
         Report {

@@ -4,21 +4,26 @@
 mod apply;
 mod backoff;
 mod discover;
+mod drift;
 mod failure;
 #[cfg(test)]
 mod fake;
 mod fence;
-mod guard;
 pub mod kubeconfig;
+mod measure;
 mod member;
 mod plan;
 mod prove;
 mod report;
+mod shared;
 
 pub(crate) use backoff::jitter;
 pub use failure::Verdict;
 pub use fence::Fence;
-pub use report::{PolicyReport, Report, Wanted};
+pub(crate) use member::RESTARTED;
+pub use prove::ProofSettings;
+pub use report::{PolicyReport, Repair, Report, Wanted};
+pub use shared::Compiler;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -49,6 +54,8 @@ pub struct FleetSettings {
     pub capabilities_interval: Duration,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// What is shown by requests.
+    pub proof: ProofSettings,
     /// Writes to all clusters together.
     pub permits: Arc<Semaphore>,
     /// Whether the label that puts a namespace into a boundary is guarded.
@@ -57,6 +64,8 @@ pub struct FleetSettings {
     pub fence: Fence,
     /// What is told of the clusters.
     pub metrics: Metrics,
+    /// What compiles for all of them.
+    pub compiler: Arc<Compiler>,
 }
 
 /// How a cluster is reached.
@@ -171,6 +180,8 @@ impl Fleet {
             let target = Target {
                 client,
                 timeout,
+                config: None,
+                fence: settings.fence.clone(),
                 permits: settings.permits.clone(),
             };
             let removed = tokio::time::timeout(timeout * 3, remove_all(&target)).await;

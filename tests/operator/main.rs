@@ -6,9 +6,11 @@
     reason = "a test fails by a panic"
 )]
 
+mod drift;
 mod guard;
 mod leader;
 mod lifecycle;
+mod proof;
 mod telemetry;
 mod trouble;
 mod upgrade;

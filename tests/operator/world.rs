@@ -37,13 +37,20 @@ pub(crate) const NOBODY: &str = "nobody";
 pub(crate) struct World {
     pub(crate) hub: ControlPlane,
     pub(crate) client: Client,
+    pub(crate) settings: Settings,
     operator: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl World {
     /// A hub with the CRDs, and the operator running against it.
     pub(crate) async fn start(version: Version) -> Self {
+        Self::start_with(version, |_| {}).await
+    }
+
+    /// As [`World::start`], with other settings than usual in tests.
+    pub(crate) async fn start_with(version: Version, change: impl FnOnce(&mut Settings)) -> Self {
         let mut world = Self::prepare(cluster(version)).await;
+        change(&mut world.settings);
         world.start_operator();
         world
     }
@@ -64,6 +71,7 @@ impl World {
         let world = Self {
             hub,
             client,
+            settings: Self::settings(),
             operator: None,
         };
         eventually("the CRDs are served", SOON, async || {
@@ -89,7 +97,7 @@ impl World {
     }
 
     pub(crate) fn start_operator(&mut self) {
-        self.start_operator_with(Self::settings());
+        self.start_operator_with(self.settings.clone());
     }
 
     pub(crate) fn start_operator_with(&mut self, settings: Settings) {
