@@ -911,9 +911,8 @@ mod tests {
         let mut member = member(&server);
         Arc::get_mut(&mut member.settings).unwrap().label_guard = true;
         let wanted = policies(&["a"]);
-        assert!(!settle(&mut member, &wanted).await.unwrap());
-        let expected = [("a", ClusterState::Installed, "ProvingOff")];
-        assert_eq!(states(&member), expected);
+        assert!(!member.cycle(&wanted).await.unwrap());
+        assert!(member.whole.contains("web.boundarypolicy.dev"));
         assert_eq!(member.report.guard.as_ref().unwrap().reason, "Refused");
 
         server.set(|state| state.refuses = None);
