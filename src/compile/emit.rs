@@ -633,7 +633,7 @@ fn checked_resources() -> Vec<NamedRuleWithOperations> {
 }
 
 /// The defaults of the API server stand here too, so that what it stores equals what is emitted.
-fn matching(namespaces: LabelSelector) -> MatchResources {
+pub(super) fn matching(namespaces: LabelSelector) -> MatchResources {
     MatchResources {
         match_policy: Some("Equivalent".to_owned()),
         namespace_selector: Some(namespaces),
@@ -659,7 +659,7 @@ fn namespace_selector(boundaries: &BTreeSet<String>, label: &str) -> LabelSelect
     }
 }
 
-fn revision(
+pub(super) fn revision(
     policy: &ValidatingAdmissionPolicySpec,
     binding: &ValidatingAdmissionPolicyBindingSpec,
 ) -> String {
