@@ -224,12 +224,17 @@ impl Variables {
         let name = variable_name(rule);
         let table = self.rows(&format!("{name}Rows"), rows);
         for (name, expression) in logic.variables {
-            self.add(*name, *expression);
+            self.add(*name, shortening(expression));
         }
 
         let exemption = exemptions.get(&rule);
         let mut findings = match logic.findings {
-            Findings::Strings(expression) => format!("({expression}).map(f, r + [f])"),
+            Findings::Strings(expression) => {
+                format!("({}).map(f, r + [f])", shortening(expression))
+            }
+            Findings::OfCheck => {
+                format!("({}).map(f, r + [f])", self.findings(&name, rows))
+            }
             Findings::Images(expression) => {
                 let exempt = exemption.map_or(
                     "",
@@ -254,6 +259,25 @@ impl Variables {
             name,
             format!("variables.{table}.map(r, variables.{checks} ? {findings} : [])"),
         );
+    }
+
+    /// What the checks of rows find, in one variable for each first column that occurs. Returns the
+    /// expression that gives that of the row `r`.
+    fn findings(&mut self, name: &str, rows: &Rows) -> String {
+        let distinct: BTreeMap<_, _> = rows
+            .iter()
+            .filter_map(|(_, row)| Some((row.check.columns.first()?, row.check.findings.as_ref()?)))
+            .collect();
+        let mut chosen = String::from("[]");
+        for (index, (column, expression)) in distinct.into_iter().enumerate() {
+            let name = numbered(&format!("{name}Found"), index);
+            self.add(&name, shortening(expression));
+            chosen = format!(
+                "r[2] == {} ? variables.{name} : {chosen}",
+                cel::string(column)
+            );
+        }
+        chosen
     }
 
     /// The rows by boundary, in one variable. Returns its name.
@@ -488,17 +512,23 @@ fn candidates(depths: &BTreeSet<usize>) -> String {
 
 /// The sentence of a rule over a finding `v`.
 fn sentence(rule: RuleName) -> String {
-    let mut sentence = rule.logic().sentence.to_owned();
-    while let Some((before, rest)) = sentence.split_once("SHORT(") {
-        let Some((argument, after)) = rest.split_once(')') else {
-            break;
-        };
-        sentence = format!(
-            "{before}({argument}.size() > {MAX_SHOWN} ? {argument}.substring(0, {MAX_SHOWN}) + '…' : \
+    shortening(rule.logic().sentence)
+}
+
+/// `expression` with every `SHORT(…)` in it written out.
+fn shortening(expression: &str) -> String {
+    let mut parts = expression.split("SHORT(");
+    let mut written = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (argument, after) = part.split_once(')').unwrap_or((part, ""));
+        // Writing to a String can't fail.
+        let _ = write!(
+            written,
+            "({argument}.size() > {MAX_SHOWN} ? {argument}.substring(0, {MAX_SHOWN}) + '…' : \
              {argument}).replace('\\n', ' ').replace('\\r', ' '){after}"
         );
     }
-    sentence
+    written
 }
 
 /// The message: as many of the sentences as are shown, and how many more there are.

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::object_name;
+use super::{Options, object_name};
 use crate::api::{Action, BoundaryPolicy, Exemption};
 use crate::rules::{Check, Findings, RuleName, trimmed};
 
@@ -28,15 +27,15 @@ pub(crate) struct LinkedPolicy {
     pub(crate) exemptions: Vec<Exemption>,
 }
 
-/// Links `policies`, which are valid, as of `now`.
-pub(crate) fn link(policies: &[&BoundaryPolicy], now: Timestamp) -> Vec<Linked> {
+/// Links `policies`, which are valid, as `options` say.
+pub(crate) fn link(policies: &[&BoundaryPolicy], options: &Options) -> Vec<Linked> {
     let mut groups: BTreeMap<(Group, Action), Vec<(String, LinkedPolicy)>> = BTreeMap::new();
     for policy in policies {
         let boundary = policy.spec.boundary.clone();
         groups
             .entry((Group::of(&boundary), policy.spec.action))
             .or_default()
-            .push((boundary, LinkedPolicy::new(policy, now)));
+            .push((boundary, LinkedPolicy::new(policy, options)));
     }
     let mut linked = Vec::new();
     for ((group, action), mut policies) in groups {
@@ -138,7 +137,7 @@ impl Load {
                     let by_image = exemptions().filter(|e| e.images.is_some()).count() as u64;
                     load.exempted_image_rows += rows * by_image;
                 }
-                Findings::Strings(_) => load.other_rows += rows,
+                Findings::Strings(_) | Findings::OfCheck => load.other_rows += rows,
             }
         }
         load
@@ -162,14 +161,14 @@ impl Load {
 }
 
 impl LinkedPolicy {
-    fn new(policy: &BoundaryPolicy, now: Timestamp) -> Self {
+    fn new(policy: &BoundaryPolicy, options: &Options) -> Self {
         let exemptions = policy.spec.exemptions.iter();
         Self {
             name: policy.name_any(),
             generation: policy.metadata.generation.unwrap_or_default(),
-            checks: policy.spec.rules.checks(),
+            checks: policy.spec.rules.checks(options.capabilities.version),
             exemptions: exemptions
-                .filter(|exemption| exemption.expires.is_none_or(|expires| expires > now))
+                .filter(|exemption| exemption.expires.is_none_or(|expires| expires > options.now))
                 .cloned()
                 .collect(),
         }

@@ -119,7 +119,7 @@ pub fn compile<'p>(
             problems,
         };
     }
-    let mut objects: Vec<_> = link::link(&valid, options.now)
+    let mut objects: Vec<_> = link::link(&valid, options)
         .iter()
         .map(|linked| emit::emit(linked, options))
         .collect();

@@ -1,0 +1,326 @@
+//! The Pod Security Standards. Each file has the checks about one thing; the order of checks is
+//! that of the standards.
+
+mod host;
+mod privileges;
+mod profiles;
+mod sysctls;
+mod volumes;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Pod, PodSecurityContext, SeccompProfile, SecurityContext,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::disallow_latest_tag::TAGGED;
+use super::{Check, Findings, Logic, Rule, Subject, example_pod};
+use crate::api::FieldError;
+use crate::compile::Version;
+
+/// Holds Pods, and the templates of workloads, to a level of the Pod Security Standards, in the
+/// version of them that the cluster has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PodSecurity {
+    /// `baseline` denies what is known to lead to the node. `restricted` asks in addition for what
+    /// hardens a Pod.
+    pub level: PodSecurityLevel,
+
+    /// The version of the standards, for example `v1.30`; `latest`, or absent: that of the cluster.
+    /// A cluster that is older than this version has its own. It means the same as the label
+    /// `pod-security.kubernetes.io/enforce-version` of a namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 16),
+        regex(pattern = r"^(latest|v1[.](0|[1-9][0-9]*))$")
+    )]
+    pub version: Option<String>,
+}
+
+/// A level of the Pod Security Standards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PodSecurityLevel {
+    /// What is known to lead to the node is denied.
+    #[default]
+    Baseline,
+    /// What hardens a Pod is required, and all of baseline.
+    Restricted,
+}
+
+impl PodSecurityLevel {
+    /// Every level, the weakest first.
+    pub const ALL: [Self; 2] = [Self::Baseline, Self::Restricted];
+
+    /// The word that stands in the API.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Baseline => "baseline",
+            Self::Restricted => "restricted",
+        }
+    }
+}
+
+// By hand: a derived enum schema with documented variants is a `oneOf`, which is not structural.
+impl JsonSchema for PodSecurityLevel {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "PodSecurityLevel".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string", "enum": Self::ALL.map(Self::as_str)})
+    }
+}
+
+/// What a Pod is held to.
+struct Standard {
+    level: PodSecurityLevel,
+    /// The version of the standards: that of the API server, or an older one.
+    version: Version,
+    /// The version of the API server. Some changes came without a version of the standards.
+    server: Version,
+}
+
+impl Standard {
+    fn is_restricted(&self) -> bool {
+        self.level == PodSecurityLevel::Restricted
+    }
+
+    /// Whether its version is 1.`minor` or later.
+    fn since(&self, minor: u32) -> bool {
+        self.version >= Version { major: 1, minor }
+    }
+
+    /// A condition that the Pod is not for Windows, for checks which exempt it since 1.25: there
+    /// the API server refuses the fields they ask for. With `&&` at its end.
+    fn unless_windows(&self) -> &'static str {
+        if self.since(25) {
+            "!variables.podSecurityWindows && "
+        } else {
+            ""
+        }
+    }
+
+    /// A condition that the Pod is not in a user namespace, for checks which exempt it since 1.35.
+    /// With `&&` at its end.
+    fn unless_user_namespace(&self) -> &'static str {
+        if self.since(35) {
+            "variables.podSpec.?hostUsers.orValue(true) && "
+        } else {
+            ""
+        }
+    }
+
+    /// The findings of all checks: a list of strings.
+    fn findings(&self) -> String {
+        let mut pod = Vec::new();
+        let mut container = Vec::new();
+        for (_, check) in CHECKS {
+            let terms = check(self);
+            pod.extend(terms.pod);
+            container.extend(terms.container);
+        }
+        format!(
+            "({} + variables.podSecurityContainers.map(c, {}).join('')).split('\\n').filter(f, f != '')",
+            pod.join(" + "),
+            container.join(" + ")
+        )
+    }
+}
+
+/// What a check adds: expressions that give text, one line for each finding and nothing where there
+/// is none. A line is what stands between `denied` and the full stop of its sentence.
+///
+/// Concatenation is the cheapest that CEL has, and lines can be made a list at the end.
+#[derive(Default)]
+struct Terms {
+    /// About the Pod.
+    pod: Vec<String>,
+    /// About a container `c`: its place in a sentence (` of container web: `), the container, and
+    /// its `securityContext`, an empty map if it has none.
+    container: Vec<String>,
+}
+
+impl Terms {
+    fn pod(term: String) -> Self {
+        Self {
+            pod: vec![term],
+            container: Vec::new(),
+        }
+    }
+
+    fn container(term: String) -> Self {
+        Self {
+            pod: Vec::new(),
+            container: vec![term],
+        }
+    }
+
+    /// A check of the security context of both.
+    fn both(term: impl Fn(&Place) -> String) -> Self {
+        Self {
+            pod: vec![term(&POD)],
+            container: vec![term(&CONTAINER)],
+        }
+    }
+}
+
+/// Where a security context is.
+struct Place {
+    /// The security context.
+    context: &'static str,
+    /// What stands between the field and the reason.
+    of: &'static str,
+}
+
+const POD: Place = Place {
+    context: "variables.podSecurityContext",
+    of: "': '",
+};
+
+const CONTAINER: Place = Place {
+    context: "c[2]",
+    of: "c[0]",
+};
+
+impl Place {
+    /// A line where `condition` holds. `reason` is an expression, or text in quotes.
+    fn line(&self, condition: &str, field: &str, reason: &str) -> String {
+        format!("({condition} ? '{field}' + {} + {reason} + '\\n' : '')", self.of)
+    }
+}
+
+/// Every check, by the name that the standards give it.
+const CHECKS: &[(&str, fn(&Standard) -> Terms)] = &[
+    ("hostNamespaces", host::namespaces),
+    ("volumes", volumes::types),
+    ("hostPorts", host::ports),
+    ("hostProbesAndHostLifecycle", host::probes),
+    ("privileged", privileges::privileged),
+    ("procMount", privileges::proc_mount),
+    ("capabilities", privileges::capabilities),
+    ("seLinuxOptions", profiles::se_linux),
+    ("seccompProfile", profiles::seccomp),
+    ("appArmorProfile", profiles::app_armor),
+    ("sysctls", sysctls::names),
+    ("windowsHostProcess", host::windows_process),
+    ("allowPrivilegeEscalation", privileges::escalation),
+    ("runAsNonRoot", privileges::non_root),
+    ("runAsUser", privileges::user),
+];
+
+impl PodSecurity {
+    /// The version that is asked for; none stands for the latest.
+    fn pinned(&self) -> Option<Version> {
+        self.version.as_deref()?.parse().ok()
+    }
+}
+
+impl Rule for PodSecurity {
+    fn validate(&self, path: &str, errors: &mut Vec<FieldError>) {
+        let Some(version) = &self.version else { return };
+        let is_minor = |minor: &str| {
+            (minor == "0" || !minor.starts_with('0'))
+                && minor.len() <= 8
+                && !minor.is_empty()
+                && minor.bytes().all(|b| b.is_ascii_digit())
+        };
+        if version != "latest" && !version.strip_prefix("v1.").is_some_and(is_minor) {
+            let message = "is not a version of the Pod Security Standards: write latest, or a \
+                           version like v1.30";
+            let path = format!("{path}.version");
+            errors.push(FieldError::quoting(&path, version, message));
+        }
+    }
+
+    fn checks(&self, server: Version) -> Vec<Check> {
+        let standard = Standard {
+            level: self.level,
+            version: self.pinned().map_or(server, |pinned| pinned.min(server)),
+            server,
+        };
+        vec![Check {
+            columns: vec![format!("{}:v{}", self.level.as_str(), standard.version)],
+            findings: Some(standard.findings()),
+            ..Check::default()
+        }]
+    }
+
+    fn logic() -> Logic {
+        Logic {
+            subject: Subject::PodSpec,
+            variables: &[
+                (
+                    "podAnnotations",
+                    "object.kind == 'Pod' ? dyn(object).?metadata.?annotations.orValue({}) : \
+                     object.kind == 'CronJob' ? \
+                     dyn(object).spec.jobTemplate.spec.template.?metadata.?annotations.orValue({}) : \
+                     dyn(object).spec.template.?metadata.?annotations.orValue({})",
+                ),
+                (
+                    "podSecurityContext",
+                    "variables.podSpec.?securityContext.orValue({})",
+                ),
+                (
+                    "podSecurityWindows",
+                    "variables.podSpec.?os.?name.orValue('') == 'windows'",
+                ),
+                ("podSecurityAppArmor", profiles::APP_ARMOR_ANNOTATED),
+                (
+                    "podSecurityContainers",
+                    "(variables.podSpec.containers + variables.podSpec.?initContainers.orValue([]) + \
+                     variables.podSpec.?ephemeralContainers.orValue([])).map(c, \
+                     [dyn(' of container ' + c.?name.orValue('') + ': '), dyn(c), dyn(c.?securityContext.orValue({}))])",
+                ),
+            ],
+            findings: Findings::OfCheck,
+            sentence: "'denied ' + v[3] + '.'",
+        }
+    }
+
+    fn sample() -> Self {
+        Self {
+            level: PodSecurityLevel::Restricted,
+            version: None,
+        }
+    }
+
+    fn violating_pod(&self) -> Pod {
+        let mut pod = self.passing_pod();
+        if let Some(spec) = &mut pod.spec {
+            spec.host_network = Some(true);
+        }
+        pod
+    }
+
+    /// What passes at `restricted` passes at `baseline` too.
+    fn passing_pod(&self) -> Pod {
+        let mut pod = example_pod(TAGGED, BTreeMap::new());
+        if let Some(spec) = &mut pod.spec {
+            spec.security_context = Some(PodSecurityContext {
+                run_as_non_root: Some(true),
+                seccomp_profile: Some(SeccompProfile {
+                    type_: "RuntimeDefault".to_owned(),
+                    ..SeccompProfile::default()
+                }),
+                ..PodSecurityContext::default()
+            });
+            for container in &mut spec.containers {
+                container.security_context = Some(SecurityContext {
+                    allow_privilege_escalation: Some(false),
+                    capabilities: Some(Capabilities {
+                        drop: Some(vec!["ALL".to_owned()]),
+                        ..Capabilities::default()
+                    }),
+                    ..SecurityContext::default()
+                });
+            }
+        }
+        pod
+    }
+}
