@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 
 use super::{Options, object_name};
 use crate::api::{Action, BoundaryPolicy, Exemption};
-use crate::rules::{Check, Findings, RuleName, trimmed};
+use crate::rules::{Check, Findings, RuleName, Subject, trimmed};
 
 /// What one object holds: policies of one action, by boundary.
 #[derive(Debug)]
@@ -106,6 +106,10 @@ struct Load {
     /// Rows whose findings are images, and all others.
     image_rows: u64,
     other_rows: u64,
+    /// Of those, rows that find as much as there is in the pod spec.
+    listing_rows: u64,
+    /// Bytes of the expressions that checks bring, by what they are found by: each is there once.
+    expressions: BTreeMap<String, usize>,
     /// Exemptions over all rows: each is looked at for each row of its policy.
     exempted_rows: u64,
     /// Exemptions by image over all rows whose findings are images.
@@ -123,10 +127,21 @@ impl Load {
     /// The images of the Pod that the cost is estimated for.
     const IMAGES: u64 = 250;
 
+    /// What each finding of a row costs, at most.
+    const FINDING: u64 = 16;
+
+    /// The findings in a container, at most, for the containers that the cost is estimated for.
+    const FINDINGS: u64 = 10;
+
     fn with(&self, policy: &LinkedPolicy) -> Self {
         let mut load = self.clone();
         load.bytes += policy.bytes();
         load.depths.extend(policy.prefixes().map(segments));
+        for check in policy.checks.iter().flat_map(|(_, checks)| checks) {
+            if let (Some(column), Some(findings)) = (check.columns.first(), &check.findings) {
+                load.expressions.insert(column.clone(), findings.len());
+            }
+        }
         for (rule, checks) in &policy.checks {
             let rows = checks.len() as u64;
             let exemptions = || policy.exemptions.iter().filter(|e| e.rules.contains(rule));
@@ -137,14 +152,18 @@ impl Load {
                     let by_image = exemptions().filter(|e| e.images.is_some()).count() as u64;
                     load.exempted_image_rows += rows * by_image;
                 }
-                Findings::Strings(_) | Findings::OfCheck => load.other_rows += rows,
+                Findings::Strings(_) | Findings::OfCheck => match rule.logic().subject {
+                    Subject::Labels => load.other_rows += rows,
+                    Subject::PodSpec => load.listing_rows += rows,
+                },
             }
         }
         load
     }
 
     fn fits(&self) -> bool {
-        self.bytes <= Self::MAX_BYTES && self.cost() <= Self::MAX_COST
+        let bytes = self.bytes + self.expressions.values().sum::<usize>();
+        bytes <= Self::MAX_BYTES && self.cost() <= Self::MAX_COST
     }
 
     /// An upper bound of the cost of the dearest expression, for a Pod whose every image breaks
@@ -156,6 +175,7 @@ impl Load {
         self.image_rows * image_row
             + self.exempted_image_rows * exempted_image_row
             + self.other_rows * 100
+            + self.listing_rows * Self::IMAGES * Self::FINDINGS * Self::FINDING
             + self.exempted_rows * 150
     }
 }

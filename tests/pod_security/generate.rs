@@ -54,7 +54,8 @@ pub(crate) fn pod(number: u64, target: Target) -> Value {
 }
 
 fn linux(rng: &mut Rng, target: Target) -> Value {
-    let mut pod = start(rng, target.restricted || rng_even(rng));
+    let hardened = target.restricted || rng.chance(50);
+    let mut pod = start(rng, hardened);
     for _ in 0..rng.below(5) {
         let harmless = *rng.pick(HARMLESS);
         harmless(&mut pod, rng, target);
@@ -72,10 +73,6 @@ fn linux(rng: &mut Rng, target: Target) -> Value {
     }
     tidy(&mut pod);
     pod
-}
-
-fn rng_even(rng: &mut Rng) -> bool {
-    rng.chance(50)
 }
 
 /// A Pod that its level allows.
@@ -221,7 +218,8 @@ const HARMLESS: &[Variation] = &[
         port(container(pod, rng), rng, host);
     },
     |pod, rng, _| {
-        let handler = handler(rng, [None, Some("")][rng.below(2)]);
+        let host = *rng.pick(&[None, Some("")]);
+        let handler = handler(rng, host);
         probe(pod, rng, handler);
     },
     |pod, rng, _| context(container(pod, rng))["privileged"] = json!(false),
