@@ -89,7 +89,7 @@ pub(super) const APP_ARMOR_ANNOTATED: &str = "variables.podAnnotations.filter(k,
     !variables.podAnnotations[k].startsWith('localhost/') && \
     !(variables.podAnnotations[k] == 'unconfined' && \
     variables.podSecurityContext.?appArmorProfile.?type.orValue('') == 'Unconfined'))\
-    .map(k, k.substring(46))";
+    .map(k, k.substring(47))";
 
 /// The annotation and the field of a container are the same to the API server, so they are to the
 /// sentence too.
