@@ -98,7 +98,11 @@ fn disallow_latest_tag(#[case] image: &str, #[case] allowed: bool) {
 )]
 fn disallow_control_plane_tolerations(#[case] tolerations: Value, #[case] denied: &[&str]) {
     let rules = json!({"disallowControlPlaneTolerations": {}});
-    let judge = Judge::new(&[policy("workers", "web", serde_json::from_value(rules).unwrap())]);
+    let judge = Judge::new(&[policy(
+        "workers",
+        "web",
+        serde_json::from_value(rules).unwrap(),
+    )]);
     let mut object = pod("nginx:1.27");
     object["spec"]["tolerations"] = tolerations;
     let sentences: Vec<_> = denied

@@ -188,7 +188,11 @@ impl LinkedPolicy {
             generation: policy.metadata.generation.unwrap_or_default(),
             checks: policy.spec.rules.checks(options.capabilities.version),
             exemptions: exemptions
-                .filter(|exemption| exemption.expires.is_none_or(|expires| expires > options.now))
+                .filter(|exemption| {
+                    exemption
+                        .expires
+                        .is_none_or(|expires| expires > options.now)
+                })
                 .cloned()
                 .collect(),
         }

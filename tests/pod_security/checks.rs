@@ -37,7 +37,10 @@ fn findings(asked: Asked, minor: u16, object: &Value) -> Vec<String> {
 }
 
 fn pinned(asked: Asked, version: &'static str) -> Asked {
-    Asked { version: Some(version), ..asked }
+    Asked {
+        version: Some(version),
+        ..asked
+    }
 }
 
 /// Lays `patch` over `value`, fields in fields and items on items.

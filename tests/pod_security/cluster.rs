@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use boundary_operator::api::BOUNDARY_LABEL;
+use boundary_operator::api::{BOUNDARY_LABEL, BoundaryPolicy};
 use boundary_operator::compile::{AdmissionObject, Capabilities, Options, compile};
 use boundary_operator::rules::Rules;
 use control_plane::{ControlPlane, Version, eventually, shared};
@@ -40,8 +40,14 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub(crate) const BASELINE: Self = Self { level: "baseline", version: None };
-    pub(crate) const RESTRICTED: Self = Self { level: "restricted", version: None };
+    pub(crate) const BASELINE: Self = Self {
+        level: "baseline",
+        version: None,
+    };
+    pub(crate) const RESTRICTED: Self = Self {
+        level: "restricted",
+        version: None,
+    };
 
     pub(crate) fn rules(self) -> Rules {
         let mut rule = json!({"level": self.level});
@@ -73,9 +79,16 @@ pub(crate) const PLAIN: &str = "plain";
 
 /// What is emitted for API servers of 1.`minor`.
 pub(crate) fn compiled(asked: Asked, minor: u16) -> Vec<AdmissionObject> {
+    compiled_for(
+        &[policy(&asked.name(), &asked.name(), asked.rules())],
+        minor,
+    )
+}
+
+fn compiled_for(policies: &[BoundaryPolicy], minor: u16) -> Vec<AdmissionObject> {
     let version = format!("1.{minor}").parse().unwrap();
     let options = Options::new(Capabilities::of(version), NOW.parse().unwrap());
-    let compilation = compile(&[policy(&asked.name(), &asked.name(), asked.rules())], &options);
+    let compilation = compile(policies, &options);
     assert_eq!(compilation.problems, []);
     compilation.objects
 }
@@ -83,7 +96,9 @@ pub(crate) fn compiled(asked: Asked, minor: u16) -> Vec<AdmissionObject> {
 impl Cluster {
     pub(crate) async fn start(version: Version) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let plane = tokio::task::spawn_blocking(move || shared(version)).await.unwrap();
+        let plane = tokio::task::spawn_blocking(move || shared(version))
+            .await
+            .unwrap();
         let cluster = Self::of(plane);
         cluster.namespace(PLAIN, json!({})).await;
         cluster
@@ -103,7 +118,9 @@ impl Cluster {
         }))
         .unwrap();
         let parameters = PostParams::default();
-        let created = Api::all(self.client.clone()).create(&parameters, &namespace).await;
+        let created = Api::all(self.client.clone())
+            .create(&parameters, &namespace)
+            .await;
         if let Err(kube::Error::Api(status)) = &created {
             assert_eq!(status.code, 409, "{status:?}");
         } else {
@@ -130,10 +147,27 @@ impl Cluster {
             }),
         )
         .await;
-        let namespace = asked.rule_namespace();
-        self.namespace(&namespace, json!({BOUNDARY_LABEL: asked.name()})).await;
+        self.act(&asked.name(), &compiled(asked, self.minor)).await;
+    }
+
+    /// Makes a namespace `rule-NAME` of the boundary `name` with policies of `rules`, and waits
+    /// until they act. Returns the number of objects.
+    pub(crate) async fn enforce_all(&self, name: &str, rules: Vec<Rules>) -> usize {
+        let policies: Vec<_> = (rules.into_iter().enumerate())
+            .map(|(n, rules)| policy(&format!("p{n:03}"), name, rules))
+            .collect();
+        let objects = compiled_for(&policies, self.minor);
+        self.act(name, &objects).await;
+        objects.len()
+    }
+
+    /// Makes a namespace of the boundary `name` and `objects`, and waits until they act.
+    async fn act(&self, name: &str, objects: &[AdmissionObject]) {
+        let namespace = format!("rule-{name}");
+        self.namespace(&namespace, json!({BOUNDARY_LABEL: name}))
+            .await;
         let parameters = PostParams::default();
-        for object in compiled(asked, self.minor) {
+        for object in objects {
             let policies: Api<ValidatingAdmissionPolicy> = Api::all(self.client.clone());
             policies.create(&parameters, &object.policy).await.unwrap();
             let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(self.client.clone());
@@ -152,10 +186,9 @@ impl Cluster {
 
     /// Asks for `object` in `namespace`, without creating it.
     pub(crate) async fn create(&self, namespace: &str, object: &Value) -> Verdict {
-        self.send(namespace, object).await.map_or_else(
-            |verdict| verdict,
-            |_| Verdict::Admitted,
-        )
+        self.send(namespace, object)
+            .await
+            .map_or_else(|verdict| verdict, |_| Verdict::Admitted)
     }
 
     /// The object that would be stored, if it is admitted.

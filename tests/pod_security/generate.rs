@@ -300,23 +300,41 @@ const AGAINST_BASELINE: &[Variation] = &[
         let context = context(container(pod, rng));
         context["privileged"] = json!(true);
         // The API server refuses the two together.
-        context.as_object_mut().unwrap().remove("allowPrivilegeEscalation");
+        context
+            .as_object_mut()
+            .unwrap()
+            .remove("allowPrivilegeEscalation");
     },
     |pod, rng, _| {
         pod["spec"]["hostUsers"] = json!(false);
         context(container(pod, rng))["procMount"] = json!("Unmasked");
     },
     |pod, rng, _| {
-        let capability = *rng.pick(&["NET_RAW", "NET_ADMIN", "SYS_TIME", "ALL", "chown", "CAP_KILL"]);
+        let capability = *rng.pick(&[
+            "NET_RAW",
+            "NET_ADMIN",
+            "SYS_TIME",
+            "ALL",
+            "chown",
+            "CAP_KILL",
+        ]);
         add_capability(container(pod, rng), capability);
     },
     |pod, rng, _| {
         let kind = *rng.pick(&["spc_t", "container_engine_t", "Container_t"]);
-        set(&mut some_context(pod, rng)["seLinuxOptions"], "type", json!(kind));
+        set(
+            &mut some_context(pod, rng)["seLinuxOptions"],
+            "type",
+            json!(kind),
+        );
     },
     |pod, rng, _| {
         let field = *rng.pick(&["user", "role"]);
-        set(&mut some_context(pod, rng)["seLinuxOptions"], field, json!("system_u"));
+        set(
+            &mut some_context(pod, rng)["seLinuxOptions"],
+            field,
+            json!("system_u"),
+        );
     },
     |pod, rng, _| some_context(pod, rng)["seccompProfile"] = json!({"type": "Unconfined"}),
     |pod, rng, _| some_context(pod, rng)["appArmorProfile"] = json!({"type": "Unconfined"}),
@@ -338,14 +356,27 @@ const AGAINST_RESTRICTED: &[Variation] = &[
         if rng.chance(50) {
             context["allowPrivilegeEscalation"] = json!(true);
         } else {
-            context.as_object_mut().unwrap().remove("allowPrivilegeEscalation");
+            context
+                .as_object_mut()
+                .unwrap()
+                .remove("allowPrivilegeEscalation");
         }
     },
     |pod, rng, _| {
         let dropped: Value = rng
-            .pick(&[json!(null), json!([]), json!(["KILL"]), json!(["all"]), json!(["CAP_ALL"])])
+            .pick(&[
+                json!(null),
+                json!([]),
+                json!(["KILL"]),
+                json!(["all"]),
+                json!(["CAP_ALL"]),
+            ])
             .clone();
-        set(&mut context(container(pod, rng))["capabilities"], "drop", dropped);
+        set(
+            &mut context(container(pod, rng))["capabilities"],
+            "drop",
+            dropped,
+        );
     },
     |pod, rng, _| {
         let capability = *rng.pick(&["CHOWN", "SETUID", "net_bind_service"]);
@@ -411,7 +442,11 @@ const SYSCTLS: &[&str] = &[
 
 fn sysctl(pod: &mut Value, name: &str) {
     let sysctls = &mut context(&mut pod["spec"])["sysctls"];
-    let there = sysctls.as_array().into_iter().flatten().any(|s| s["name"] == name);
+    let there = sysctls
+        .as_array()
+        .into_iter()
+        .flatten()
+        .any(|s| s["name"] == name);
     if !there {
         push(sysctls, json!({"name": name, "value": "1"}));
     }
@@ -464,13 +499,22 @@ fn harmless_volume(rng: &mut Rng, target: Target) -> (&'static str, Value) {
         ("emptyDir", json!({})),
         ("configMap", json!({"name": "c"})),
         ("secret", json!({"secretName": "s"})),
-        ("downwardAPI", json!({"items": [{"path": "l", "fieldRef": {"fieldPath": "metadata.labels"}}]})),
-        ("projected", json!({"sources": [{"configMap": {"name": "c"}}]})),
+        (
+            "downwardAPI",
+            json!({"items": [{"path": "l", "fieldRef": {"fieldPath": "metadata.labels"}}]}),
+        ),
+        (
+            "projected",
+            json!({"sources": [{"configMap": {"name": "c"}}]}),
+        ),
         ("csi", json!({"driver": "csi.example.com"})),
         ("persistentVolumeClaim", json!({"claimName": "c"})),
-        ("ephemeral", json!({"volumeClaimTemplate": {"spec": {
-            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
-        }}})),
+        (
+            "ephemeral",
+            json!({"volumeClaimTemplate": {"spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}},
+            }}}),
+        ),
     ];
     // On by default since 1.35.
     if target.minor >= 35 {
@@ -487,9 +531,15 @@ fn restricted_volumes() -> Vec<(&'static str, Value)> {
     vec![
         ("gcePersistentDisk", json!({"pdName": "d"})),
         ("awsElasticBlockStore", json!({"volumeID": "d"})),
-        ("gitRepo", json!({"repository": "https://example.com/r.git"})),
+        (
+            "gitRepo",
+            json!({"repository": "https://example.com/r.git"}),
+        ),
         ("nfs", json!({"server": "nfs.example.com", "path": "/"})),
-        ("iscsi", json!({"targetPortal": "10.0.0.1:3260", "iqn": "iqn.2001-04.com.example:storage", "lun": 0})),
+        (
+            "iscsi",
+            json!({"targetPortal": "10.0.0.1:3260", "iqn": "iqn.2001-04.com.example:storage", "lun": 0}),
+        ),
         ("glusterfs", json!({"endpoints": "e", "path": "p"})),
         ("rbd", json!({"monitors": ["10.0.0.1:6789"], "image": "i"})),
         ("flexVolume", json!({"driver": "example.com/d"})),
@@ -499,11 +549,20 @@ fn restricted_volumes() -> Vec<(&'static str, Value)> {
         ("fc", json!({"targetWWNs": ["50060e801049cfd1"], "lun": 0})),
         ("azureFile", json!({"secretName": "s", "shareName": "n"})),
         ("vsphereVolume", json!({"volumePath": "p"})),
-        ("quobyte", json!({"registry": "10.0.0.1:7861", "volume": "v"})),
-        ("azureDisk", json!({"diskName": "d", "diskURI": "https://blob/vhds/d.vhd"})),
+        (
+            "quobyte",
+            json!({"registry": "10.0.0.1:7861", "volume": "v"}),
+        ),
+        (
+            "azureDisk",
+            json!({"diskName": "d", "diskURI": "https://blob/vhds/d.vhd"}),
+        ),
         ("portworxVolume", json!({"volumeID": "d"})),
         ("photonPersistentDisk", json!({"pdID": "d"})),
-        ("scaleIO", json!({"gateway": "https://g", "system": "s", "volumeName": "v", "secretRef": {"name": "s"}})),
+        (
+            "scaleIO",
+            json!({"gateway": "https://g", "system": "s", "volumeName": "v", "secretRef": {"name": "s"}}),
+        ),
         ("storageos", json!({"volumeName": "v"})),
     ]
 }
@@ -525,12 +584,18 @@ fn windows(rng: &mut Rng, target: Target) -> Value {
             pod["spec"]["hostNetwork"] = json!(true);
             context(&mut pod["spec"])["windowsOptions"] = json!({"hostProcess": true});
             for_all(&mut pod, |container| {
-                context(container).as_object_mut().unwrap().remove("windowsOptions");
+                context(container)
+                    .as_object_mut()
+                    .unwrap()
+                    .remove("windowsOptions");
             });
         }
         1 => {
             pod["spec"]["hostNetwork"] = json!(true);
-            context(&mut pod["spec"]).as_object_mut().unwrap().remove("windowsOptions");
+            context(&mut pod["spec"])
+                .as_object_mut()
+                .unwrap()
+                .remove("windowsOptions");
             for_all(&mut pod, |container| {
                 context(container)["windowsOptions"] = json!({"hostProcess": true});
             });

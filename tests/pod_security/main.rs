@@ -10,6 +10,7 @@
 mod checks;
 mod cluster;
 mod generate;
+mod limits;
 mod parity;
 #[path = "../support/mod.rs"]
 mod support;

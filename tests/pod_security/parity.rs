@@ -24,9 +24,8 @@ const IN_FLIGHT: usize = 32;
 const DISAGREEMENTS: &[(&str, &str)] = &[];
 
 /// Checks that no Pod breaks alone, and why.
-const NEVER_ALONE: &[(&str, &str)] = &[
-    ("hostProcess", "the API server requires hostNetwork with it"),
-];
+const NEVER_ALONE: &[(&str, &str)] =
+    &[("hostProcess", "the API server requires hostNetwork with it")];
 
 /// Fields that an API server of 1.30 drops or overwrites before admission, since their features are
 /// off: what is judged offline is what the user wrote.
@@ -62,11 +61,18 @@ async fn agrees(version: Version) {
 async fn pinned_versions() {
     let version = Version::V1_37;
     let cluster = Cluster::start(version).await;
-    for pin in ["v1.7", "v1.18", "v1.22", "v1.24", "v1.28", "v1.31", "v1.34", "v1.36", "v1.99"] {
+    for pin in [
+        "v1.7", "v1.18", "v1.22", "v1.24", "v1.28", "v1.31", "v1.34", "v1.36", "v1.99",
+    ] {
         for level in ["baseline", "restricted"] {
-            let asked = Asked { level, version: Some(pin) };
+            let asked = Asked {
+                level,
+                version: Some(pin),
+            };
             cluster.enforce(asked).await;
-            compare(&cluster, version, asked, PINNED_PODS).await.print(version, asked);
+            compare(&cluster, version, asked, PINNED_PODS)
+                .await
+                .print(version, asked);
         }
     }
 }
@@ -117,14 +123,18 @@ async fn compare(cluster: &Cluster, version: Version, asked: Asked, pods: usize)
                 counts.admitted += 1;
                 true
             }
-            (Verdict::Denied(reasons), Verdict::Denied(_)) => {
+            (Verdict::Denied(reasons), Verdict::Denied(said)) => {
                 counts.denied += 1;
-                counts.count(reasons);
-                true
+                let broken = broken(reasons);
+                counts.count(&broken);
+                names(said, asked, &broken)
             }
             (Verdict::Invalid(_), Verdict::Invalid(_)) => {
                 counts.invalid += 1;
-                assert!(counts.invalid < 50 + pods / 20, "too many invalid Pods: {plugin:?}\n{pod}");
+                assert!(
+                    counts.invalid < 50 + pods / 20,
+                    "too many invalid Pods: {plugin:?}\n{pod}"
+                );
                 continue;
             }
             _ => false,
@@ -137,9 +147,17 @@ async fn compare(cluster: &Cluster, version: Version, asked: Asked, pods: usize)
         if offline != rule {
             disagreements.push(format!("{name}: offline {offline:?}, rule {rule:?}\n{pod}"));
         }
-        assert!(disagreements.len() < 10, "{version} {asked:?}\n{}", disagreements.join("\n\n"));
+        assert!(
+            disagreements.len() < 10,
+            "{version} {asked:?}\n{}",
+            disagreements.join("\n\n")
+        );
     }
-    assert!(disagreements.is_empty(), "{version} {asked:?}\n{}", disagreements.join("\n\n"));
+    assert!(
+        disagreements.is_empty(),
+        "{version} {asked:?}\n{}",
+        disagreements.join("\n\n")
+    );
     counts
 }
 
@@ -147,7 +165,9 @@ async fn compare(cluster: &Cluster, version: Version, asked: Asked, pods: usize)
 fn drops(pod: &Value, version: Version) -> bool {
     let text = pod.to_string();
     version.minor() < 33
-        && DROPPED_BEFORE_1_33.iter().any(|field| text.contains(&format!("\"{field}\":")))
+        && DROPPED_BEFORE_1_33
+            .iter()
+            .any(|field| text.contains(&format!("\"{field}\":")))
 }
 
 /// Judges without an API server.
@@ -207,22 +227,73 @@ const REASONS: &[&str] = &[
     "runAsUser=0",
 ];
 
-impl Counts {
-    fn count(&mut self, said: &str) {
-        let broken: BTreeSet<_> = REASONS
-            .iter()
-            .filter(|reason| {
-                let plural = format!("{reason}s (");
-                let single = format!("{reason} (");
-                [": ", "), "].iter().any(|before| {
-                    said.contains(&format!("{before}{single}"))
-                        || said.contains(&format!("{before}{plural}"))
-                })
+/// The checks that the plugin names.
+fn broken(said: &str) -> BTreeSet<&'static str> {
+    let broken: BTreeSet<_> = REASONS
+        .iter()
+        .filter(|reason| {
+            let plural = format!("{reason}s (");
+            let single = format!("{reason} (");
+            [": ", "), "].iter().any(|before| {
+                said.contains(&format!("{before}{single}"))
+                    || said.contains(&format!("{before}{plural}"))
             })
-            .copied()
-            .collect();
-        assert!(!broken.is_empty(), "{said}");
-        for check in &broken {
+        })
+        .copied()
+        .collect();
+    assert!(!broken.is_empty(), "{said}");
+    broken
+}
+
+/// Whether our message names the fields of the checks that are `broken`, and no others.
+fn names(said: &str, asked: Asked, broken: &BTreeSet<&str>) -> bool {
+    let mut named = BTreeSet::new();
+    let start = format!("Policy '{}' (PodSecurity) denied ", asked.name());
+    for finding in said.split(&start).skip(1) {
+        let end = finding.find([':', ' ']).unwrap();
+        let reason = match &finding[..end] {
+            "hostNetwork" | "hostPID" | "hostIPC" => "host namespaces",
+            field if field.starts_with("volumes.") && broken.contains("hostPath volumes") => {
+                "hostPath volumes"
+            }
+            field if field.starts_with("volumes.") => "restricted volume types",
+            "ports.hostPort" => "hostPort",
+            field if field.ends_with(".host") => "probe or lifecycle host",
+            "securityContext.privileged" => "privileged",
+            "securityContext.procMount" => "procMount",
+            "securityContext.capabilities.add" if broken.contains("non-default capabilities") => {
+                "non-default capabilities"
+            }
+            "securityContext.capabilities.add" | "securityContext.capabilities.drop" => {
+                "unrestricted capabilities"
+            }
+            field if field.starts_with("securityContext.seLinuxOptions.") => "seLinuxOptions",
+            "securityContext.seccompProfile.type" => "seccompProfile",
+            "securityContext.appArmorProfile.type" => "forbidden AppArmor profile",
+            "securityContext.sysctls" => "forbidden sysctls",
+            "securityContext.windowsOptions.hostProcess" => "hostProcess",
+            "securityContext.allowPrivilegeEscalation" => "allowPrivilegeEscalation != false",
+            "securityContext.runAsNonRoot" => "runAsNonRoot != true",
+            "securityContext.runAsUser" => "runAsUser=0",
+            other => panic!("{other}: {finding}"),
+        };
+        named.insert(reason);
+    }
+    let mut broken = broken.clone();
+    // On the network of the node every port is a host port, which is not said again.
+    if said.contains("denied hostNetwork") {
+        broken.remove("hostPort");
+    }
+    // The message says that there is more.
+    if said.ends_with(" more.") {
+        return named.is_subset(&broken);
+    }
+    named == broken
+}
+
+impl Counts {
+    fn count(&mut self, broken: &BTreeSet<&'static str>) {
+        for check in broken {
             let (all, alone) = self.checks.entry(check).or_default();
             *all += 1;
             *alone += usize::from(broken.len() == 1);
@@ -247,13 +318,20 @@ impl Counts {
     /// About half of the Pods are admitted, and every check is broken, alone too.
     fn check(&self, version: Version, asked: Asked) {
         let all = self.admitted + self.denied;
-        assert!(self.admitted * 10 > all * 3 && self.admitted * 10 < all * 7, "{}", self.admitted);
+        assert!(
+            self.admitted * 10 > all * 3 && self.admitted * 10 < all * 7,
+            "{}",
+            self.admitted
+        );
         let restricted = asked.level == "restricted";
         for reason in REASONS {
             let (there, alone_too) = match *reason {
                 "probe or lifecycle host" => (version >= Version::V1_34, true),
                 // Dropped before 1.33.
-                "procMount" => (version == Version::V1_34 || version > Version::V1_34 && restricted, true),
+                "procMount" => (
+                    version == Version::V1_34 || version > Version::V1_34 && restricted,
+                    true,
+                ),
                 "hostPath volumes" | "non-default capabilities" => (!restricted, true),
                 // With it goes allowPrivilegeEscalation, which `restricted` requires to be false.
                 "privileged" => (true, !restricted),
@@ -267,7 +345,11 @@ impl Counts {
             let alone_too = alone_too && !NEVER_ALONE.iter().any(|(never, _)| never == reason);
             let (all, alone) = self.checks.get(reason).copied().unwrap_or_default();
             assert_eq!(all > 0, there, "{version} {asked:?} {reason}");
-            assert_eq!(alone > 0, there && alone_too, "{version} {asked:?} {reason} alone");
+            assert_eq!(
+                alone > 0,
+                there && alone_too,
+                "{version} {asked:?} {reason} alone"
+            );
         }
     }
 }

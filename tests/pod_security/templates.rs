@@ -25,7 +25,10 @@ fn workload(kind: &str, template: &Value) -> Value {
             "apps/v1",
             json!({"selector": selector, "serviceName": "web", "template": template}),
         ),
-        _ => ("apps/v1", json!({"selector": selector, "template": template})),
+        _ => (
+            "apps/v1",
+            json!({"selector": selector, "template": template}),
+        ),
     };
     json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "spec": spec})
 }
@@ -37,7 +40,10 @@ fn workload(kind: &str, template: &Value) -> Value {
 async fn workloads(#[case] version: Version) {
     let cluster = Cluster::start(version).await;
     // A version of its own, since other tests make the usual ones on the same control plane.
-    let asked = Asked { level: "baseline", version: Some("v1.29") };
+    let asked = Asked {
+        level: "baseline",
+        version: Some("v1.29"),
+    };
     cluster.enforce(asked).await;
     let namespace = asked.rule_namespace();
     let breaking = json!({
@@ -55,12 +61,23 @@ async fn workloads(#[case] version: Version) {
          {start} securityContext.appArmorProfile.type of container web: Unconfined, here or in the annotation, \
          is not allowed, only RuntimeDefault or Localhost."
     );
-    for kind in ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"] {
+    for kind in [
+        "Deployment",
+        "ReplicaSet",
+        "StatefulSet",
+        "DaemonSet",
+        "Job",
+        "CronJob",
+    ] {
         let object = workload(kind, &breaking);
         let denied = Verdict::Denied(expected.clone());
         assert_eq!(cluster.create(&namespace, &object).await, denied, "{kind}");
         let object = workload(kind, &keeping);
-        assert_eq!(cluster.create(&namespace, &object).await, Verdict::Admitted, "{kind}");
+        assert_eq!(
+            cluster.create(&namespace, &object).await,
+            Verdict::Admitted,
+            "{kind}"
+        );
     }
 }
 
@@ -70,7 +87,10 @@ async fn workloads(#[case] version: Version) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn debug_containers(#[case] version: Version) {
     let cluster = Cluster::start(version).await;
-    let asked = Asked { level: "restricted", version: Some("v1.29") };
+    let asked = Asked {
+        level: "restricted",
+        version: Some("v1.29"),
+    };
     cluster.enforce(asked).await;
     let pods: Api<Pod> = Api::namespaced(cluster.client(), &asked.rule_namespace());
     let context = json!({
