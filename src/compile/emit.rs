@@ -233,7 +233,14 @@ impl Variables {
                 format!("({}).map(f, r + [f])", shortening(expression))
             }
             Findings::OfCheck => {
-                format!("({}).map(f, r + [f])", self.findings(&name, rows))
+                let variables = rows.iter().flat_map(|(_, row)| &row.check.variables);
+                let mut added = BTreeSet::new();
+                for (name, expression) in variables {
+                    if added.insert(name) {
+                        self.add(name, shortening(expression));
+                    }
+                }
+                findings_of_checks(rows)
             }
             Findings::Images(expression) => {
                 let exempt = exemption.map_or(
@@ -259,25 +266,6 @@ impl Variables {
             name,
             format!("variables.{table}.map(r, variables.{checks} ? {findings} : [])"),
         );
-    }
-
-    /// What the checks of rows find, in one variable for each first column that occurs. Returns the
-    /// expression that gives that of the row `r`.
-    fn findings(&mut self, name: &str, rows: &Rows) -> String {
-        let distinct: BTreeMap<_, _> = rows
-            .iter()
-            .filter_map(|(_, row)| Some((row.check.columns.first()?, row.check.findings.as_ref()?)))
-            .collect();
-        let mut chosen = String::from("[]");
-        for (index, (column, expression)) in distinct.into_iter().enumerate() {
-            let name = numbered(&format!("{name}Found"), index);
-            self.add(&name, shortening(expression));
-            chosen = format!(
-                "r[2] == {} ? variables.{name} : {chosen}",
-                cel::string(column)
-            );
-        }
-        chosen
     }
 
     /// The rows by boundary, in one variable. Returns its name.
@@ -510,6 +498,21 @@ fn candidates(depths: &BTreeSet<usize>) -> String {
     format!("variables.images.map(i, {candidate}])")
 }
 
+/// What the check of the row `r` finds.
+fn findings_of_checks(rows: &Rows) -> String {
+    let checks = rows.iter().map(|(_, row)| &row.check);
+    let distinct: BTreeMap<_, _> = checks
+        .filter_map(|check| Some((check.columns.first()?, &check.findings)))
+        .collect();
+    let chosen = distinct
+        .into_iter()
+        .fold("[]".to_owned(), |others, (column, findings)| {
+            let column = cel::string(column);
+            format!("r[2] == {column} ? {} : {others}", shortening(findings))
+        });
+    format!("({chosen})")
+}
+
 /// The sentence of a rule over a finding `v`.
 fn sentence(rule: RuleName) -> String {
     shortening(rule.logic().sentence)
@@ -561,8 +564,8 @@ fn first_sentences(count: &str) -> String {
     format!("{indexes}.filter(k, k < {count}).map(k, variables.sentences[k]).join(' ')")
 }
 
-/// The first items of a list.
-fn first(list: &str) -> String {
+/// The first items of a list: as many as a message has sentences.
+pub(crate) fn first(list: &str) -> String {
     let indexes = cel::list((0..MAX_SENTENCES).map(|index| index.to_string()));
     format!("{indexes}.filter(k, k < {list}.size()).map(k, {list}[k])")
 }

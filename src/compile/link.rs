@@ -108,7 +108,7 @@ struct Load {
     other_rows: u64,
     /// Of those, rows that find as much as there is in the pod spec.
     listing_rows: u64,
-    /// Bytes of the expressions that checks bring, by what they are found by: each is there once.
+    /// Bytes of the variables that checks bring, by their name: each is there once.
     expressions: BTreeMap<String, usize>,
     /// Exemptions over all rows: each is looked at for each row of its policy.
     exempted_rows: u64,
@@ -127,19 +127,16 @@ impl Load {
     /// The images of the Pod that the cost is estimated for.
     const IMAGES: u64 = 250;
 
-    /// What each finding of a row costs, at most.
-    const FINDING: u64 = 16;
-
-    /// The findings in a container, at most, for the containers that the cost is estimated for.
-    const FINDINGS: u64 = 10;
+    /// What a row costs that finds something in each of so many containers, or as many tolerations.
+    const LISTING_ROW: u64 = Self::IMAGES * 16;
 
     fn with(&self, policy: &LinkedPolicy) -> Self {
         let mut load = self.clone();
         load.bytes += policy.bytes();
         load.depths.extend(policy.prefixes().map(segments));
         for check in policy.checks.iter().flat_map(|(_, checks)| checks) {
-            if let (Some(column), Some(findings)) = (check.columns.first(), &check.findings) {
-                load.expressions.insert(column.clone(), findings.len());
+            for (name, expression) in &check.variables {
+                load.expressions.insert(name.clone(), expression.len());
             }
         }
         for (rule, checks) in &policy.checks {
@@ -175,7 +172,7 @@ impl Load {
         self.image_rows * image_row
             + self.exempted_image_rows * exempted_image_row
             + self.other_rows * 100
-            + self.listing_rows * Self::IMAGES * Self::FINDINGS * Self::FINDING
+            + self.listing_rows * Self::LISTING_ROW
             + self.exempted_rows * 150
     }
 }

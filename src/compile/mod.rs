@@ -10,6 +10,8 @@ mod names;
 pub use capabilities::{Capabilities, ParseVersionError, Version};
 pub use names::object_name;
 
+pub(crate) use emit::first;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;

@@ -37,9 +37,13 @@ pub struct Check {
     pub columns: Vec<String>,
     /// Image prefixes that the CEL reads as `prefixes`, a map with each as a key.
     pub prefixes: Vec<String>,
-    /// For [`Findings::OfCheck`]: an expression that gives a list of strings, one for each finding.
-    /// It is the same for all checks whose first column is the same, and evaluated once for them.
-    pub findings: Option<String>,
+    /// For [`Findings::OfCheck`]: an expression over the row `r` that gives its findings, each a
+    /// list that begins with the row. Those that no message can show need not. Checks whose first
+    /// column is the same have the same.
+    pub findings: String,
+    /// Variables that `findings` reads: name and expression, in the order of their use. Checks may
+    /// share them.
+    pub variables: Vec<(String, String)>,
 }
 
 /// The CEL of a rule. Rows, findings and sentences are lists of strings.
@@ -54,7 +58,7 @@ pub struct Logic {
     /// An expression over a finding `v` that gives its sentence. `v` is the row and after it what
     /// was found.
     ///
-    /// Here, in `variables` and in `findings`, `SHORT(v[n])` is for what users wrote: it is cut at
+    /// Here, in variables and in findings, `SHORT(v[n])` is for what users wrote: it is cut at
     /// 300 characters. What stands in it has no parenthesis.
     pub sentence: &'static str,
 }

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::disallow_latest_tag::TAGGED;
 use super::{Check, Findings, Logic, Rule, Subject, example_pod};
 use crate::api::FieldError;
-use crate::compile::Version;
+use crate::compile::{Version, first};
 
 /// Holds Pods, and the templates of workloads, to a level of the Pod Security Standards, in the
 /// version of them that the cluster has.
@@ -116,56 +116,102 @@ impl Standard {
         }
     }
 
-    /// The findings of all checks: a list of strings.
-    fn findings(&self) -> String {
-        let mut pod = Vec::new();
-        let mut container = Vec::new();
-        for (_, check) in CHECKS {
+    /// The name of a variable of this standard.
+    fn variable(&self, of: &str) -> String {
+        let level = match self.level {
+            PodSecurityLevel::Baseline => "Baseline",
+            PodSecurityLevel::Restricted => "Restricted",
+        };
+        let Version { major, minor } = self.version;
+        format!("podSecurity{of}{level}{major}_{minor}")
+    }
+
+    /// The check of a policy.
+    ///
+    /// Text costs the API server more than looking, so it is made for as many containers as a
+    /// message has sentences. For the others it is counted what they break.
+    fn check(&self) -> Check {
+        let (mut pod, mut lines) = (Vec::new(), Vec::new());
+        for check in CHECKS {
             let terms = check(self);
             pod.extend(terms.pod);
-            container.extend(terms.container);
+            lines.extend(terms.container);
         }
-        format!(
-            "({} + variables.podSecurityContainers.map(c, {}).join('')).split('\\n').filter(f, f != '')",
-            pod.join(" + "),
-            container.join(" + ")
-        )
+        let marks: Vec<_> = lines.iter().map(Line::mark).collect();
+        let texts: Vec<_> = lines.iter().map(|line| line.text(&CONTAINER)).collect();
+        let (bad, shown, more) = (
+            self.variable("Bad"),
+            self.variable("Shown"),
+            self.variable("More"),
+        );
+        let first = first(&format!("variables.{bad}"));
+        let variables = vec![
+            (
+                bad.clone(),
+                format!(
+                    "variables.podSecurityContainers.map(c, c + [dyn({})]).filter(c, c[3] != '')",
+                    marks.join(" + ")
+                ),
+            ),
+            (
+                shown.clone(),
+                format!(
+                    "({} + {first}.map(c, {}).join('')).split('\\n').filter(f, f != '')",
+                    pod.join(" + "),
+                    texts.join(" + ")
+                ),
+            ),
+            (
+                more.clone(),
+                format!(
+                    "variables.{bad}.map(c, c[3]).join('').substring({first}.map(c, c[3]).join('').size())\
+                     .split('').filter(m, m != '').map(m, [m])"
+                ),
+            ),
+        ];
+        Check {
+            columns: vec![format!("{}:v{}", self.level.as_str(), self.version)],
+            variables,
+            findings: format!("variables.{shown}.map(f, r + [f]) + variables.{more}"),
+            ..Check::default()
+        }
     }
 }
 
-/// What a check adds: expressions that give text, one line for each finding and nothing where there
-/// is none. A line is what stands between `denied` and the full stop of its sentence.
-///
-/// Concatenation is the cheapest that CEL has, and lines can be made a list at the end.
+/// What a check adds.
 #[derive(Default)]
 struct Terms {
-    /// About the Pod.
+    /// About the Pod: expressions that give text, a line for each finding, and nothing where there
+    /// is none.
     pod: Vec<String>,
-    /// About a container `c`: its place in a sentence (` of container web: `), the container, and
-    /// its `securityContext`, an empty map if it has none.
-    container: Vec<String>,
+    /// About a container `c`, a list: its place in a sentence (` of container web: `), the
+    /// container, and its `securityContext`, an empty map if it has none.
+    container: Vec<Line>,
 }
 
 impl Terms {
-    fn pod(term: String) -> Self {
+    /// A check of the Pod.
+    fn pod(text: String) -> Self {
         Self {
-            pod: vec![term],
+            pod: vec![text],
             container: Vec::new(),
         }
     }
 
-    fn container(term: String) -> Self {
+    /// A check of each container.
+    fn containers(lines: impl IntoIterator<Item = Line>) -> Self {
         Self {
             pod: Vec::new(),
-            container: vec![term],
+            container: lines.into_iter().collect(),
         }
     }
 
-    /// A check of the security context of both.
-    fn both(term: impl Fn(&Place) -> String) -> Self {
+    /// A check of the security contexts of the Pod and of each container.
+    fn contexts(lines: impl Fn(&'static str) -> Vec<Line>) -> Self {
+        let pod = lines(POD.context);
         Self {
-            pod: vec![term(&POD)],
-            container: vec![term(&CONTAINER)],
+            pod: pod.iter().map(|line| line.text(&POD)).collect(),
+            container: lines(CONTAINER.context),
         }
     }
 }
@@ -188,30 +234,65 @@ const CONTAINER: Place = Place {
     of: "c[0]",
 };
 
-impl Place {
-    /// A line where `condition` holds. `reason` is an expression, or text in quotes.
-    fn line(&self, condition: &str, field: &str, reason: &str) -> String {
-        format!("({condition} ? '{field}' + {} + {reason} + '\\n' : '')", self.of)
+/// A finding, which stands between `denied` and the full stop of its sentence.
+struct Line {
+    /// When there is one.
+    condition: String,
+    /// The field that it is about.
+    field: String,
+    /// What is wrong: an expression.
+    reason: String,
+}
+
+impl Line {
+    /// `reason` is an expression, or text in quotes.
+    fn new(
+        condition: impl Into<String>,
+        field: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self {
+            condition: condition.into(),
+            field: field.into(),
+            reason: reason.into(),
+        }
+    }
+
+    fn text(&self, place: &Place) -> String {
+        let Self {
+            condition,
+            field,
+            reason,
+        } = self;
+        format!(
+            "({condition} ? '{field}' + {} + {reason} + '\\n' : '')",
+            place.of
+        )
+    }
+
+    /// One character where there is a finding.
+    fn mark(&self) -> String {
+        format!("({} ? '*' : '')", self.condition)
     }
 }
 
-/// Every check, by the name that the standards give it.
-const CHECKS: &[(&str, fn(&Standard) -> Terms)] = &[
-    ("hostNamespaces", host::namespaces),
-    ("volumes", volumes::types),
-    ("hostPorts", host::ports),
-    ("hostProbesAndHostLifecycle", host::probes),
-    ("privileged", privileges::privileged),
-    ("procMount", privileges::proc_mount),
-    ("capabilities", privileges::capabilities),
-    ("seLinuxOptions", profiles::se_linux),
-    ("seccompProfile", profiles::seccomp),
-    ("appArmorProfile", profiles::app_armor),
-    ("sysctls", sysctls::names),
-    ("windowsHostProcess", host::windows_process),
-    ("allowPrivilegeEscalation", privileges::escalation),
-    ("runAsNonRoot", privileges::non_root),
-    ("runAsUser", privileges::user),
+/// Every check, in the order of the standards.
+const CHECKS: &[fn(&Standard) -> Terms] = &[
+    host::namespaces,
+    volumes::types,
+    host::ports,
+    host::probes,
+    privileges::privileged,
+    privileges::proc_mount,
+    privileges::capabilities,
+    profiles::se_linux,
+    profiles::seccomp,
+    profiles::app_armor,
+    sysctls::names,
+    host::windows_process,
+    privileges::escalation,
+    privileges::non_root,
+    privileges::user,
 ];
 
 impl PodSecurity {
@@ -244,11 +325,7 @@ impl Rule for PodSecurity {
             version: self.pinned().map_or(server, |pinned| pinned.min(server)),
             server,
         };
-        vec![Check {
-            columns: vec![format!("{}:v{}", self.level.as_str(), standard.version)],
-            findings: Some(standard.findings()),
-            ..Check::default()
-        }]
+        vec![standard.check()]
     }
 
     fn logic() -> Logic {

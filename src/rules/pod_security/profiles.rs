@@ -1,33 +1,37 @@
 //! What confines the processes of a container: SELinux, seccomp and AppArmor.
 
-use super::{CONTAINER, Place, Standard, Terms};
+use super::{Line, POD, Standard, Terms};
 
 pub(super) fn se_linux(standard: &Standard) -> Terms {
     let mut types = vec!["container_t", "container_init_t", "container_kvm_t"];
     if standard.since(31) {
         types.push("container_engine_t");
     }
-    Terms::both(|place| {
-        let options = format!("{}.seLinuxOptions", place.context);
-        let line = |field: &str, allowed: &str, reason: &str| {
-            place.line(
-                &format!("!({options}.?{field}.orValue('') in ['{allowed}'])"),
-                &format!("securityContext.seLinuxOptions.{field}"),
-                &format!("SHORT({options}.{field}) + ' {reason}'"),
+    Terms::contexts(|context| {
+        let options = format!("{context}.seLinuxOptions");
+        let line = |field: &str, forbidden: &str, reason: &str| {
+            Line::new(
+                format!("has({options}) && has({options}.{field}) && {forbidden}"),
+                format!("securityContext.seLinuxOptions.{field}"),
+                format!("SHORT({options}.{field}) + ' {reason}'"),
             )
         };
-        let kind = line(
-            "type",
-            &format!("', '{}", types.join("', '")),
-            &format!("is not allowed, only {}", types.join(", ")),
-        );
-        let user = line("user", "", "may not be set");
-        let role = line("role", "", "may not be set");
-        format!("(has({options}) ? {kind} + {user} + {role} : '')")
+        vec![
+            line(
+                "type",
+                &format!("!({options}.type in ['', '{}'])", types.join("', '")),
+                &format!("is not allowed, only {}", types.join(", ")),
+            ),
+            line("user", &format!("{options}.user != ''"), "may not be set"),
+            line("role", &format!("{options}.role != ''"), "may not be set"),
+        ]
     })
 }
 
-const CONFINED: &str = "['RuntimeDefault', 'Localhost']";
+/// `profile` is there and confines nothing.
+fn unconfined(profile: &str) -> String {
+    format!("has({profile}) && !({profile}.type in ['RuntimeDefault', 'Localhost'])")
+}
 
 /// At `restricted` a container must have a profile, its own or that of the Pod. Before 1.19 profiles
 /// were annotations.
@@ -41,17 +45,17 @@ pub(super) fn seccomp(standard: &Standard) -> Terms {
     } else {
         ""
     };
-    let mut terms = Terms::both(|place| {
-        let profile = format!("{}.seccompProfile", place.context);
-        place.line(
-            &format!("{exempt}has({profile}) && !({profile}.type in {CONFINED})"),
+    let mut terms = Terms::contexts(|context| {
+        let profile = format!("{context}.seccompProfile");
+        vec![Line::new(
+            format!("{exempt}{}", unconfined(&profile)),
             FIELD,
-            &format!("SHORT({profile}.type) + ' is not allowed, only RuntimeDefault or Localhost'"),
-        )
+            format!("SHORT({profile}.type) + ' is not allowed, only RuntimeDefault or Localhost'"),
+        )]
     });
     if standard.is_restricted() {
-        terms.container.push(CONTAINER.line(
-            &format!(
+        terms.container.push(Line::new(
+            format!(
                 "{exempt}!has(c[2].seccompProfile) && \
                  !has(variables.podSecurityContext.seccompProfile)"
             ),
@@ -63,19 +67,21 @@ pub(super) fn seccomp(standard: &Standard) -> Terms {
 }
 
 fn seccomp_annotations() -> Terms {
-    let line = |place: &Place, key: &str| {
-        let line = place.line(
-            "!(a in ['runtime/default', 'docker/default']) && !a.startsWith('localhost/')",
+    let line = |key: &str| {
+        let annotation = format!("variables.podAnnotations[?{key}].orValue('runtime/default')");
+        Line::new(
+            format!(
+                "!({annotation} in ['runtime/default', 'docker/default']) && \
+                 !{annotation}.startsWith('localhost/')"
+            ),
             "the seccomp annotation",
-            "SHORT(a) + ' is not allowed'",
-        );
-        format!("[variables.podAnnotations[?{key}].orValue('runtime/default')].map(a, {line})[0]")
+            format!("[{annotation}].map(a, SHORT(a))[0] + ' is not allowed'"),
+        )
     };
     Terms {
-        pod: vec![line(&super::POD, "'seccomp.security.alpha.kubernetes.io/pod'")],
+        pod: vec![line("'seccomp.security.alpha.kubernetes.io/pod'").text(&POD)],
         container: vec![line(
-            &CONTAINER,
-            "'container.seccomp.security.alpha.kubernetes.io/' + c[1].name",
+            "('container.seccomp.security.alpha.kubernetes.io/' + c[1].name)",
         )],
     }
 }
@@ -96,23 +102,22 @@ pub(super) const APP_ARMOR_ANNOTATED: &str = "variables.podAnnotations.filter(k,
 pub(super) fn app_armor(_: &Standard) -> Terms {
     const FIELD: &str = "securityContext.appArmorProfile.type";
     const ALLOWED: &str = "is not allowed, only RuntimeDefault or Localhost";
-    let unconfined =
-        |profile: &str| format!("has({profile}) && !({profile}.type in {CONFINED})");
-    let pod = super::POD.line(
-        &unconfined("variables.podSecurityContext.appArmorProfile"),
+    let of_pod = "variables.podSecurityContext.appArmorProfile";
+    let pod = Line::new(
+        unconfined(of_pod),
         FIELD,
-        &format!("SHORT(variables.podSecurityContext.appArmorProfile.type) + ' {ALLOWED}'"),
+        format!("SHORT({of_pod}.type) + ' {ALLOWED}'"),
     );
-    let container = CONTAINER.line(
-        &format!(
-            "{} || (c[1].?name.orValue('') in variables.podSecurityAppArmor)",
+    let container = Line::new(
+        format!(
+            "{} || c[1].?name.orValue('') in variables.podSecurityAppArmor",
             unconfined("c[2].appArmorProfile")
         ),
         FIELD,
-        &format!("'Unconfined, here or in the annotation, {ALLOWED}'"),
+        format!("'Unconfined, here or in the annotation, {ALLOWED}'"),
     );
     Terms {
-        pod: vec![pod],
+        pod: vec![pod.text(&POD)],
         container: vec![container],
     }
 }
