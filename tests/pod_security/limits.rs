@@ -9,6 +9,9 @@ use crate::cluster::{Asked, Cluster, Verdict};
 /// As many containers as rules are promised to hold for.
 const CONTAINERS: usize = 250;
 
+/// What a Pod of a request of 3 MB, the most that an API server takes, can have.
+const MOST_CONTAINERS: usize = 1_000;
+
 /// A Pod of which every container breaks every check that a container can, with long values.
 fn breaking(containers: usize) -> Value {
     let long = "x".repeat(200);
@@ -78,9 +81,9 @@ async fn many_containers(#[case] version: Version) {
     };
     cluster.enforce(asked).await;
     let namespace = asked.rule_namespace();
-    let admitted = cluster.create(&namespace, &keeping(CONTAINERS)).await;
+    let admitted = cluster.create(&namespace, &keeping(MOST_CONTAINERS)).await;
     assert_eq!(admitted, Verdict::Admitted);
-    let message = denied(cluster.create(&namespace, &breaking(CONTAINERS)).await);
+    let message = denied(cluster.create(&namespace, &breaking(MOST_CONTAINERS)).await);
     let start = "Policy 'restricted-v1-35' (PodSecurity) denied hostPID";
     assert!(message.starts_with(start), "{message}");
     assert!(message.ends_with(" more."), "{message}");
@@ -107,7 +110,7 @@ async fn many_policies() {
         serde_json::from_value(rule).unwrap()
     };
     let objects = cluster
-        .enforce_all("many", (0..40).map(rules).collect())
+        .enforce_all("many", (0..120).map(rules).collect())
         .await;
     assert!(objects > 1, "{objects}");
     let mut keeping = keeping(CONTAINERS);
