@@ -625,9 +625,7 @@ fn tidy(pod: &mut Value) {
     let pod_profile = spec["securityContext"]["appArmorProfile"]["type"].clone();
     let mut annotations = pod["metadata"]["annotations"].clone();
     for_all(pod, |container| {
-        if !container["securityContext"].is_object() {
-            container.as_object_mut().unwrap().remove("securityContext");
-        } else {
+        if container["securityContext"].is_object() {
             let context = container["securityContext"].as_object_mut().unwrap();
             if !user_namespace && context.get("procMount") == Some(&json!("Unmasked")) {
                 context.remove("procMount");
@@ -637,6 +635,8 @@ fn tidy(pod: &mut Value) {
                     key != "allowPrivilegeEscalation" || value != &json!(false)
                 });
             }
+        } else {
+            container.as_object_mut().unwrap().remove("securityContext");
         }
         // A field and an annotation must say the same.
         let key = format!(

@@ -258,7 +258,7 @@ fn names(said: &str, asked: Asked, broken: &BTreeSet<&str>) -> bool {
             }
             field if field.starts_with("volumes.") => "restricted volume types",
             "ports.hostPort" => "hostPort",
-            field if field.ends_with(".host") => "probe or lifecycle host",
+            field if field.rsplit('.').next() == Some("host") => "probe or lifecycle host",
             "securityContext.privileged" => "privileged",
             "securityContext.procMount" => "procMount",
             "securityContext.capabilities.add" if broken.contains("non-default capabilities") => {

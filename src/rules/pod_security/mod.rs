@@ -24,8 +24,9 @@ use crate::compile::{Version, first};
 /// version of them that the cluster has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PodSecurity {
-    /// `baseline` denies what is known to lead to the node. `restricted` asks in addition for what
-    /// hardens a Pod.
+    /// `baseline` denies the known ways from a Pod to its node. `restricted` requires in addition
+    /// that a Pod is hardened: not root, no privilege escalation, no capabilities, a seccomp
+    /// profile, and only certain types of volumes.
     pub level: PodSecurityLevel,
 
     /// The version of the standards, for example `v1.30`; `latest`, or absent: that of the cluster.
@@ -126,10 +127,11 @@ impl Standard {
         format!("podSecurity{of}{level}{major}_{minor}")
     }
 
-    /// The check of a policy.
+    /// The check of a policy, in three variables: the containers that break something, with a mark
+    /// for each thing; what is said; and the marks of the containers of which nothing is said.
     ///
-    /// Text costs the API server more than looking, so it is made for as many containers as a
-    /// message has sentences. For the others it is counted what they break.
+    /// Making text costs the API server more than looking, so it is made for no more containers
+    /// than a message has sentences.
     fn check(&self) -> Check {
         let (mut pod, mut lines) = (Vec::new(), Vec::new());
         for check in CHECKS {
@@ -399,5 +401,45 @@ impl Rule for PodSecurity {
             }
         }
         pod
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[rstest::rstest]
+    #[case("latest", true)]
+    #[case("v1.0", true)]
+    #[case("v1.30", true)]
+    #[case("1.30", false)]
+    #[case("v1.30.4", false)]
+    #[case("v1.", false)]
+    #[case("v1.030", false)]
+    #[case("v2.0", false)]
+    #[case("", false)]
+    fn versions(#[case] version: &str, #[case] valid: bool) {
+        let rule = PodSecurity {
+            level: PodSecurityLevel::Baseline,
+            version: Some(version.to_owned()),
+        };
+        let mut errors = Vec::new();
+        rule.validate("spec.rules.podSecurity", &mut errors);
+        assert_eq!(errors.is_empty(), valid, "{errors:?}");
+    }
+
+    #[test]
+    fn a_cluster_that_is_older_has_its_own_version() {
+        let columns = |version: Option<&str>, minor| {
+            let rule = PodSecurity {
+                level: PodSecurityLevel::Baseline,
+                version: version.map(str::to_owned),
+            };
+            rule.checks(Version { major: 1, minor }).remove(0).columns
+        };
+        assert_eq!(columns(None, 34), ["baseline:v1.34"]);
+        assert_eq!(columns(Some("latest"), 34), ["baseline:v1.34"]);
+        assert_eq!(columns(Some("v1.30"), 34), ["baseline:v1.30"]);
+        assert_eq!(columns(Some("v1.37"), 34), ["baseline:v1.34"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What confines the processes of a container: SELinux, seccomp and AppArmor.
+//! Profiles that confine the processes of a container.
 
 use super::{Line, POD, Standard, Terms};
 
