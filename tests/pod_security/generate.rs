@@ -256,6 +256,7 @@ const HARMLESS: &[Variation] = &[
         let profile = *rng.pick(&["runtime/default", "localhost/docker-nginx", ""]);
         app_armor_annotation(pod, rng, profile);
     },
+    seccomp_annotation,
     |pod, rng, _| {
         let name = *rng.pick(&SYSCTLS[..5]);
         sysctl(pod, name);
@@ -463,6 +464,23 @@ fn add_capability(container: &mut Value, capability: &str) {
 fn app_armor_annotation(pod: &mut Value, rng: &mut Rng, profile: &str) {
     let name = container(pod, rng)["name"].as_str().unwrap().to_owned();
     let key = format!("container.apparmor.security.beta.kubernetes.io/{name}");
+    set(&mut pod["metadata"]["annotations"], &key, json!(profile));
+}
+
+/// Versions of the standards before 1.19 look at it, API servers no more.
+fn seccomp_annotation(pod: &mut Value, rng: &mut Rng, _: Target) {
+    let key = if rng.chance(40) {
+        "seccomp.security.alpha.kubernetes.io/pod".to_owned()
+    } else {
+        let name = container(pod, rng)["name"].as_str().unwrap().to_owned();
+        format!("container.seccomp.security.alpha.kubernetes.io/{name}")
+    };
+    let profile = *rng.pick(&[
+        "unconfined",
+        "runtime/default",
+        "docker/default",
+        "localhost/p",
+    ]);
     set(&mut pod["metadata"]["annotations"], &key, json!(profile));
 }
 

@@ -269,6 +269,7 @@ fn names(said: &str, asked: Asked, broken: &BTreeSet<&str>) -> bool {
             }
             field if field.starts_with("securityContext.seLinuxOptions.") => "seLinuxOptions",
             "securityContext.seccompProfile.type" => "seccompProfile",
+            _ if finding.starts_with("the seccomp annotation") => "seccompProfile",
             "securityContext.appArmorProfile.type" => "forbidden AppArmor profile",
             "securityContext.sysctls" => "forbidden sysctls",
             "securityContext.windowsOptions.hostProcess" => "hostProcess",
