@@ -640,7 +640,8 @@ fn tidy(pod: &mut Value) {
         });
     }
     let user_namespace = spec["hostUsers"] == json!(false);
-    let pod_profile = spec["securityContext"]["appArmorProfile"]["type"].clone();
+    let pod_profile = spec["securityContext"]["appArmorProfile"].clone();
+    let pod_seccomp = spec["securityContext"]["seccompProfile"].clone();
     let mut annotations = pod["metadata"]["annotations"].clone();
     for_all(pod, |container| {
         if container["securityContext"].is_object() {
@@ -657,16 +658,20 @@ fn tidy(pod: &mut Value) {
             container.as_object_mut().unwrap().remove("securityContext");
         }
         // A field and an annotation must say the same.
-        let key = format!(
-            "container.apparmor.security.beta.kubernetes.io/{}",
-            container["name"].as_str().unwrap()
-        );
-        let own = &container["securityContext"]["appArmorProfile"]["type"];
-        let profile = if own.is_null() { &pod_profile } else { own };
-        if !profile.is_null()
-            && let Some(annotations) = annotations.as_object_mut()
-        {
-            annotations.remove(&key);
+        let name = container["name"].as_str().unwrap();
+        let app_armor = format!("container.apparmor.security.beta.kubernetes.io/{name}");
+        let seccomp = format!("container.seccomp.security.alpha.kubernetes.io/{name}");
+        let own = &container["securityContext"];
+        if let Some(annotations) = annotations.as_object_mut() {
+            if pod_profile.is_object() || own["appArmorProfile"].is_object() {
+                annotations.remove(&app_armor);
+            }
+            if own["seccompProfile"].is_object() {
+                annotations.remove(&seccomp);
+            }
+            if pod_seccomp.is_object() {
+                annotations.remove("seccomp.security.alpha.kubernetes.io/pod");
+            }
         }
         prune(container);
     });
