@@ -139,6 +139,38 @@ fn required_labels(#[case] labels: Value, #[case] required: &[&str]) {
 }
 
 #[test]
+fn a_job_without_labels_has_those_of_its_template() {
+    let rules = json!({"requiredLabels": {"labels": {"team": "web"}}});
+    let rules = serde_json::from_value(rules).unwrap();
+    let judge = Judge::new(&[policy("p", "web", rules)]);
+    let object = |kind: &str, labels: Value, template: Value| {
+        json!({
+            "apiVersion": if kind == "Job" { "batch/v1" } else { "apps/v1" },
+            "kind": kind,
+            "metadata": {"name": "x", "labels": labels},
+            "spec": {"template": {
+                "metadata": {"labels": template},
+                "spec": {"containers": [{"name": "c", "image": "nginx:1"}]},
+            }},
+        })
+    };
+    let (web, none) = (json!({"team": "web"}), json!({}));
+    assert_eq!(
+        judge.create(&object("Job", none.clone(), web.clone())),
+        None
+    );
+    assert_eq!(judge.create(&object("Job", Value::Null, web.clone())), None);
+    let message = "Policy 'p' (RequiredLabels) requires label team=web, found <unset>.";
+    for object in [
+        object("Job", json!({"a": "b"}), web.clone()),
+        object("Job", none.clone(), none.clone()),
+        object("Deployment", none, web),
+    ] {
+        assert_eq!(judge.create(&object).as_deref(), Some(message), "{object}");
+    }
+}
+
+#[test]
 fn every_violation_of_every_policy_in_order() {
     let rules = |json| serde_json::from_value(json).unwrap();
     let judge = Judge::new(&[

@@ -101,10 +101,10 @@ fn validate_exemption(exemption: &Exemption, path: &str, errors: &mut Vec<FieldE
         let message = "must say why, in 1 to 512 characters";
         errors.push(FieldError::new(&format!("{path}.reason"), message));
     }
-    if rules.is_empty() {
+    if rules.is_empty() || rules.len() > 16 {
         errors.push(FieldError::new(
             &format!("{path}.rules"),
-            "must have at least one rule",
+            "must have 1 to 16 rules",
         ));
     }
     let lists = [

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use boundary_operator::api::BOUNDARY_LABEL;
 use boundary_operator::controller::{self, Settings};
+use boundary_operator::fleet::ProofSettings;
 use clap::{Parser, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -47,6 +48,25 @@ struct Arguments {
     #[arg(long, env = "REQUEST_TIMEOUT", default_value = "10s", value_parser = duration)]
     request_timeout: Duration,
 
+    /// Whether it is shown by requests that API servers act on policies. If not, nothing is called
+    /// Enforced.
+    #[arg(long, env = "PROVE", default_value_t = true, action = clap::ArgAction::Set)]
+    prove: bool,
+
+    /// How often what was shown is shown again.
+    #[arg(long, env = "PROOF_INTERVAL", default_value = "300s", value_parser = duration)]
+    proof_interval: Duration,
+
+    /// How long an API server may take to act on a change before it is called not enforced.
+    #[arg(long, env = "PROOF_TIMEOUT", default_value = "10s", value_parser = duration)]
+    proof_timeout: Duration,
+
+    /// Over how many connections an API server is asked whether it acts on a change. Behind a shared
+    /// address each may lead to another one.
+    #[arg(long, env = "PROOF_CONNECTIONS", default_value_t = 3,
+          value_parser = clap::value_parser!(u8).range(1..=16))]
+    proof_connections: u8,
+
     /// Writes to member clusters at the same time, all together.
     #[arg(long, env = "MAX_CONCURRENT_APPLIES", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..))]
@@ -80,6 +100,12 @@ async fn main() -> anyhow::Result<()> {
         resync_interval: arguments.resync_interval,
         capabilities_interval: arguments.capabilities_interval,
         request_timeout: arguments.request_timeout,
+        proof: ProofSettings {
+            enabled: arguments.prove,
+            interval: arguments.proof_interval,
+            timeout: arguments.proof_timeout,
+            connections: arguments.proof_connections.into(),
+        },
         max_concurrent_applies: arguments.max_concurrent_applies.into(),
     };
     let stop = stop()?;

@@ -17,8 +17,8 @@ use kube::api::ObjectMeta;
 
 use super::link::{Linked, LinkedPolicy, segments};
 use super::{
-    AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE, cel,
-    names,
+    AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE,
+    PROBE_OBJECT_ANNOTATION, PROBE_RULE_ANNOTATION, cel, names,
 };
 use crate::api::{Action, Exemption};
 use crate::rules::{Check, Findings, RuleName, Subject, trimmed};
@@ -61,7 +61,10 @@ pub(crate) fn emit(linked: &Linked, options: &Options) -> AdmissionObject {
         }]),
         variables: Some(Variables::emit(linked, options)),
         validations: Some(vec![Validation {
-            expression: "variables.denied.size() == 0".to_owned(),
+            expression: format!(
+                "variables.denied.size() == 0 || {}",
+                asks_another(&linked.name)
+            ),
             message: Some(static_message),
             message_expression: Some(message_expression()),
             reason: Some("Forbidden".to_owned()),
@@ -78,7 +81,7 @@ pub(crate) fn emit(linked: &Linked, options: &Options) -> AdmissionObject {
     let revision = revision(&policy, &binding);
     if let Some(validations) = &mut policy.validations {
         // Only the first validation that fails is shown, so this one must stand first.
-        validations.insert(0, revision_validation(&listed, &revision));
+        validations.insert(0, revision_validation(&linked.name, &listed, &revision));
     }
 
     let policies: BTreeMap<_, _> = linked
@@ -181,17 +184,37 @@ impl Variables {
         }
     }
 
-    /// The exemptions, as lists of `[rules, namespaces, users, groups, images]` by policy. Returns
-    /// the expression that gives those of the row `r` that hold for the request.
+    /// The exemptions: for each whether it holds for the request, the images that it is about, and
+    /// which of them each policy has. Whether one holds is asked once and not for every row, since
+    /// that looks through lists. Returns the expression that gives, as maps of images, those that
+    /// hold for the row `r`.
     fn exemptions(&mut self, content: &Content) -> BTreeMap<RuleName, String> {
-        let Some(all) = self.by_policy("exemptions", &content.exemptions) else {
+        let exemptions = content.exemptions.iter();
+        let (literals, images): (Vec<_>, Vec<_>) = exemptions
+            .clone()
+            .map(|(_, exemption)| (exemption_literal(exemption), exempt_images(exemption)))
+            .unzip();
+        let own: Vec<_> = exemptions
+            .enumerate()
+            .map(|(index, (policy, _))| (policy.clone(), index.to_string()))
+            .collect();
+        let Some(own) = self.by_policy("exemptionsOf", &own) else {
             return BTreeMap::new();
         };
+        let all = self.list("exemptions", &literals);
+        let images = self.list("exemptImages", &images);
+        self.add(
+            "exempting",
+            format!(
+                "variables.{all}.map(e, \
+                 (e[1].size() == 0 || request.namespace in e[1]) && \
+                 (e[2].size() + e[3].size() == 0 || request.userInfo.username in e[2] || \
+                 request.userInfo.?groups.orValue([]).exists(g, g in e[3])))"
+            ),
+        );
         let holding = format!(
-            "({all}).filter(e, r[1] in e[0] && \
-             (e[1].size() == 0 || request.namespace in e[1]) && \
-             (e[2].size() + e[3].size() == 0 || request.userInfo.username in e[2] || \
-             request.userInfo.?groups.orValue([]).exists(g, g in e[3])))"
+            "({own}).filter(i, variables.exempting[i] && r[1] in variables.{all}[i][0])\
+             .map(i, variables.{images}[i])"
         );
         let rules = content.exempted_rules.iter();
         rules.map(|&rule| (rule, holding.clone())).collect()
@@ -243,10 +266,8 @@ impl Variables {
                 findings_of_checks(rows)
             }
             Findings::Images(expression) => {
-                let exempt = exemption.map_or(
-                    "",
-                    |_| ".filter(c, !exempt.exists(e, c.exists(p, p in e[4])))",
-                );
+                let exempt =
+                    exemption.map_or("", |_| ".filter(c, !exempt.exists(m, c.exists(p, p in m)))");
                 format!("{expression}{exempt}.map(c, r + [c[0]])")
             }
         };
@@ -255,7 +276,7 @@ impl Variables {
         }
         if let Some(holding) = exemption {
             findings = format!(
-                "[{holding}].map(exempt, exempt.exists(e, e[4].size() == 0) ? [] : {findings})[0]"
+                "[{holding}].map(exempt, exempt.exists(m, m.size() == 0) ? [] : {findings})[0]"
             );
         }
         let checks = match logic.subject {
@@ -288,19 +309,31 @@ impl Variables {
                 format!("{}[?variables.boundary].orValue([])", cel::map(lists))
             })
             .collect();
-        if let [table] = tables.as_slice() {
-            self.add(name, table.as_str());
-        } else {
-            let mut names = Vec::new();
-            for (index, table) in tables.into_iter().enumerate() {
-                let name = numbered(name, index);
-                self.add(&name, table);
-                names.push(format!("variables.{name}"));
-            }
-            self.add(format!("{name}All"), names.join(" + "));
-            return format!("{name}All");
+        self.joined(name, tables)
+    }
+
+    /// A list in as many variables as it needs. Returns the name of the one that has all of it.
+    fn list(&mut self, name: &str, items: &[String]) -> String {
+        let chunks = chunks(items, String::len);
+        let lists = chunks.iter().map(|chunk| cel::list(chunk.iter().cloned()));
+        self.joined(name, lists.collect())
+    }
+
+    /// Lists as one list. Returns the name of its variable.
+    fn joined(&mut self, name: &str, mut lists: Vec<String>) -> String {
+        if lists.len() == 1 {
+            self.add(name, lists.remove(0));
+            return name.to_owned();
         }
-        name.to_owned()
+        let mut names = Vec::new();
+        for (index, list) in lists.into_iter().enumerate() {
+            let name = numbered(name, index);
+            self.add(&name, list);
+            names.push(format!("variables.{name}"));
+        }
+        let all = format!("{name}All");
+        self.add(&all, names.join(" + "));
+        all
     }
 
     /// The prefixes of the rows as maps by policy. Returns the expression that gives those of the
@@ -354,13 +387,15 @@ impl Variables {
             "order",
             format!("{}[?variables.boundary].orValue([])", cel::map(order)),
         );
+        self.add("probed", probed());
         // `dyn`, since the type checker finds lists of strings and of `dyn` among them.
         let rules = content.rows.keys();
         let findings = rules.map(|&rule| format!("dyn(variables.{})", variable_name(rule)));
         self.add(
             "denied",
             format!(
-                "variables.order.map(o, {}[o[0]][o[1]]).filter(d, d.size() > 0)",
+                "variables.order.map(o, {}[o[0]][o[1]]).filter(d, d.size() > 0 && \
+                 (variables.probed == '' || variables.probed == d[0][0] + '/' + d[0][1]))",
                 cel::list(findings)
             ),
         );
@@ -411,8 +446,8 @@ impl Row {
 /// The content of an object, rule by rule.
 struct Content {
     rows: BTreeMap<RuleName, Rows>,
-    /// Policy and literal.
-    exemptions: Vec<(String, String)>,
+    /// With their policies.
+    exemptions: Vec<(String, Exemption)>,
     exempted_rules: BTreeSet<RuleName>,
     depths: BTreeSet<usize>,
 }
@@ -451,8 +486,8 @@ impl Content {
             }
         }
         for exemption in &policy.exemptions {
-            let literal = exemption_literal(exemption);
-            self.exemptions.push((policy.name.clone(), literal));
+            self.exemptions
+                .push((policy.name.clone(), exemption.clone()));
         }
     }
 
@@ -466,21 +501,23 @@ impl Content {
     }
 }
 
+/// An exemption as `[rules, namespaces, users, groups]`.
 fn exemption_literal(exemption: &Exemption) -> String {
-    let rules = exemption.rules.iter().map(|rule| rule.as_str());
+    let rules: BTreeSet<_> = exemption.rules.iter().map(|rule| rule.as_str()).collect();
     let items = |list: &Option<Vec<String>>| cel::strings(list.iter().flatten());
-    let images = exemption
-        .images
-        .iter()
-        .flatten()
-        .map(|image| trimmed(image));
     cel::list([
         cel::strings(rules),
         items(&exemption.namespaces),
         items(&exemption.users),
         items(&exemption.groups),
-        cel::strings(images),
     ])
+}
+
+/// The images of an exemption, as a map with each as a key; empty: it is about any.
+fn exempt_images(exemption: &Exemption) -> String {
+    let images = exemption.images.iter().flatten();
+    let images: BTreeSet<_> = images.map(|image| trimmed(image).to_owned()).collect();
+    cel::map(images.into_iter().map(|image| (image, "true".to_owned())))
 }
 
 /// Each image with the prefixes of it that can be listed: itself, and itself cut after as many
@@ -664,18 +701,42 @@ fn revision(
     names::hash(&bytes)
 }
 
+/// The one rule of a policy that a probe is about, as `POLICY/RULE`; empty: all. A message shows only the first sentences, and
+/// of several objects that refuse the API server shows one, so a probe which breaks many rules would
+/// not show each.
+fn probed() -> String {
+    format!(
+        "request.namespace == {} ? object.metadata.?annotations[?{}].orValue('') : ''",
+        cel::string(PROBE_NAMESPACE),
+        cel::string(PROBE_RULE_ANNOTATION)
+    )
+}
+
 /// Answers the probe with the revision that the API server acts on.
-fn revision_validation(boundaries: &str, revision: &str) -> Validation {
+fn revision_validation(name: &str, boundaries: &str, revision: &str) -> Validation {
     Validation {
         expression: format!(
-            "!(request.namespace == {} && object.metadata.?labels[?{}].orValue('') == 'revision')",
+            "!(request.namespace == {} && object.metadata.?labels[?{}].orValue('') == 'revision') \
+             || {}",
             cel::string(PROBE_NAMESPACE),
-            cel::string(PROBE_LABEL)
+            cel::string(PROBE_LABEL),
+            asks_another(name),
         ),
         message: Some(format!("boundary {boundaries} revision {revision}")),
         reason: Some("Forbidden".to_owned()),
         ..Validation::default()
     }
+}
+
+/// Whether the request is a probe of another object than that of the name.
+fn asks_another(name: &str) -> String {
+    let name = cel::string(name);
+    format!(
+        "(request.namespace == {} && \
+         object.metadata.?annotations[?{}].orValue({name}) != {name})",
+        cel::string(PROBE_NAMESPACE),
+        cel::string(PROBE_OBJECT_ANNOTATION),
+    )
 }
 
 fn metadata(

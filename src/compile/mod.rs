@@ -34,6 +34,14 @@ pub const PROBE_NAMESPACE: &str = "boundary-operator-probe";
 /// The label of a Pod in the probe namespace that asks for something other than a verdict.
 pub const PROBE_LABEL: &str = "boundarypolicy.dev/probe";
 
+/// The annotation of a Pod in the probe namespace that names the one object that is asked. Without
+/// it all of a boundary answer, and of several that refuse, the API server shows only one.
+pub const PROBE_OBJECT_ANNOTATION: &str = "boundarypolicy.dev/probe-object";
+
+/// The annotation of a Pod in the probe namespace that is judged by one rule of one policy alone,
+/// `POLICY/RULE`.
+pub const PROBE_RULE_ANNOTATION: &str = "boundarypolicy.dev/probe-rule";
+
 /// What the output depends on besides the policies.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -2,6 +2,7 @@
 //! act, and report what became of it.
 
 mod hub;
+mod identity;
 mod member_status;
 mod policy_status;
 mod scope;
@@ -23,10 +24,11 @@ use crate::api::{
     BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicyStatus, ClusterState, MemberCluster,
     MemberClusterStatus,
 };
-use crate::fleet::{Fleet, FleetSettings, Report};
+use crate::fleet::{Fleet, FleetSettings, ProofSettings, Repair, Report, Source};
 use hub::{Hub, Member};
+use identity::Identities;
 use member_status::{member_status, to_seconds};
-use policy_status::{InScope, Transition, policy_status, transitions};
+use policy_status::{InScope, Transition, policy_status, repaired, transitions};
 use scope::{Observed, wanted};
 use write::{FINALIZER, Memory, WriteError, Writer};
 
@@ -52,6 +54,8 @@ pub struct Settings {
     pub capabilities_interval: Duration,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// What is shown by requests.
+    pub proof: ProofSettings,
     /// Writes to member clusters at the same time, all together.
     pub max_concurrent_applies: usize,
 }
@@ -64,6 +68,7 @@ impl Default for Settings {
             resync_interval: Duration::from_mins(5),
             capabilities_interval: Duration::from_mins(1),
             request_timeout: Duration::from_secs(10),
+            proof: ProofSettings::default(),
             max_concurrent_applies: 16,
         }
     }
@@ -93,6 +98,8 @@ pub async fn run(
         resync_interval: settings.resync_interval,
         capabilities_interval: settings.capabilities_interval,
         request_timeout: settings.request_timeout,
+        proof: settings.proof.clone(),
+        compiler: Arc::default(),
         permits: Arc::new(Semaphore::new(settings.max_concurrent_applies.max(1))),
     });
     let mut operator = Operator {
@@ -108,6 +115,8 @@ pub async fn run(
         patience: settings.request_timeout * 2 + Duration::from_secs(1),
         policy_statuses: Memory::new(),
         member_statuses: Memory::new(),
+        identities: Identities::default(),
+        repairs: Vec::new(),
         removals: JoinSet::new(),
         removing: BTreeSet::new(),
     };
@@ -130,6 +139,9 @@ struct Operator {
     patience: Duration,
     policy_statuses: Memory<BoundaryPolicyStatus>,
     member_statuses: Memory<MemberClusterStatus>,
+    identities: Identities,
+    /// What was put right and is not told yet, with the cluster.
+    repairs: Vec<(String, Repair)>,
     /// Clusters that are being left, by uid.
     removals: JoinSet<String>,
     removing: BTreeSet<String>,
@@ -162,8 +174,15 @@ impl Operator {
         }
     }
 
-    fn take(&mut self, report: Report) {
+    fn take(&mut self, mut report: Report) {
         if self.fleet.is_current(&report) {
+            if let Some(identity) = &report.identity {
+                self.identities.learn(&report.cluster, identity);
+            }
+            let repairs = std::mem::take(&mut report.repairs);
+            let cluster = report.cluster.clone();
+            self.repairs
+                .extend(repairs.into_iter().map(|repair| (cluster.clone(), repair)));
             self.waiting.remove(&report.cluster);
             self.reports.insert(report.cluster.clone(), report);
         }
@@ -179,6 +198,7 @@ impl Operator {
                 members.push(member);
             }
         }
+        self.identities.refuse_doubles(&mut members);
         let policies = self.hub.policies().await.clone();
         let desired = members.iter().map(|Member { object, source }| {
             (
@@ -209,6 +229,7 @@ impl Operator {
             .retain(|name| policies.contains_key(name));
         self.member_statuses.retain(|name| names.contains(name));
 
+        self.tell_repairs(&policies).await;
         let now = to_seconds(Timestamp::now()).unwrap_or_default();
         let counts = self.report_policies(&policies, &members, now).await;
         self.report_members(&members, &counts, now).await;
@@ -237,7 +258,7 @@ impl Operator {
 
     /// Removes what is ours from a cluster, in one attempt, and lets its `MemberCluster` go.
     fn remove(&mut self, member: Member) {
-        let metadata = member.object.metadata;
+        let metadata = member.object.metadata.clone();
         let held = metadata
             .finalizers
             .iter()
@@ -247,7 +268,10 @@ impl Operator {
         if !held || !self.removing.insert(uid.clone()) {
             return;
         }
-        let removal = self.fleet.remove(member.source);
+        // What is there is another's, or it is not known what would be taken away from another.
+        let shared = self.identities.shares(&member.object.name_any());
+        let source = shared.map_or(member.source, Source::Unusable);
+        let removal = self.fleet.remove(source);
         let writer = self.writer.clone();
         self.removals.spawn(async move {
             let cluster = metadata.name.as_deref().unwrap_or_default();
@@ -265,6 +289,18 @@ impl Operator {
             }
             uid
         });
+    }
+
+    /// Tells of what was put right in an Event at each policy that it concerns.
+    async fn tell_repairs(&mut self, policies: &BTreeMap<String, Observed>) {
+        for (cluster, repair) in std::mem::take(&mut self.repairs) {
+            let told = repaired(&cluster, &repair);
+            for observed in repair.policies.iter().filter_map(|name| policies.get(name)) {
+                if let Err(error) = self.writer.event(&observed.metadata, &told).await {
+                    tracing::warn!(policy = observed.name(), %error, "an Event can't be written");
+                }
+            }
+        }
     }
 
     /// Writes the statuses that changed. Returns for each cluster how many policies are for it, and

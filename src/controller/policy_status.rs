@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
+use super::member_status::to_seconds;
 use super::scope::Observed;
 use crate::api::{
     BoundaryPolicyStatus, ClusterState, ClusterStatus, ConditionStatus, Summary, condition,
     set_condition,
 };
-use crate::fleet::{Report, Verdict};
+use crate::fleet::{RESTARTED, Repair, Report, Verdict};
 
 /// The most clusters that are listed.
 const MAX_CLUSTERS: usize = 100;
@@ -152,6 +153,13 @@ fn entry(
         (None, Some(told)) if told.wanted == wanted => told.verdict.clone(),
         _ => Verdict::new(ClusterState::Pending, "Applying", ""),
     };
+    if let Some(before) = before
+        && verdict.reason == RESTARTED
+        && before.generation == Some(wanted)
+        && before.version == report.version
+    {
+        return before.clone();
+    }
     let counted = report.namespaces.as_ref();
     let mut entry = written(cluster.name, before, verdict, now);
     entry.version.clone_from(&report.version);
@@ -168,11 +176,16 @@ fn entry(
             entry.generation = entry.generation.or(generation);
             entry.namespaces = entry.namespaces.or(namespaces);
         }
-        let holds = match entry.generation {
-            Some(generation) => {
+        let proven = told.and_then(|told| told.proven);
+        let holds = match (proven, entry.generation) {
+            (Some((proven, at)), Some(generation)) if proven == generation => format!(
+                "generation {generation} holds there as it was, last seen to act at {}",
+                to_seconds(at).unwrap_or(at)
+            ),
+            (_, Some(generation)) => {
                 format!("generation {generation} holds there as it was, unverified since then")
             }
-            None => "nothing was seen there".to_owned(),
+            (_, None) => "nothing was seen there".to_owned(),
         };
         let since = entry.last_transition_time;
         entry.message = format!("no contact since {since}: {}; {holds}", entry.message);
@@ -283,6 +296,20 @@ impl Transition {
     }
 }
 
+/// What to tell of what was put right in a cluster, of each policy that it concerns.
+pub(crate) fn repaired(cluster: &str, repair: &Repair) -> Transition {
+    let what = if repair.deleted { "deleted" } else { "changed" };
+    Transition {
+        reason: "DriftRepaired".to_owned(),
+        good: false,
+        note: format!(
+            "something else {what} the ValidatingAdmissionPolicy or binding {} in {cluster}; the \
+             operator put it right",
+            repair.object
+        ),
+    }
+}
+
 /// What to tell of the change from `before` to `after`: one line a state.
 pub(crate) fn transitions(
     before: Option<&BoundaryPolicyStatus>,
@@ -300,24 +327,28 @@ pub(crate) fn transitions(
             changed.entry(cluster.state).or_default().push(cluster);
         }
     }
-    changed
-        .into_iter()
-        .map(|(state, clusters)| {
-            let names: Vec<_> = clusters
-                .iter()
-                .map(|cluster| cluster.name.clone())
-                .collect();
-            let mut note = format!("{state} in {}", some_of(&names));
-            if let Some(first) = clusters.first().filter(|first| !first.message.is_empty()) {
-                note = format!("{note}: {}", first.message);
-            }
-            Transition {
-                reason: state.to_string(),
-                good: matches!(state, ClusterState::Enforced | ClusterState::Installed),
-                note: note.chars().take(MAX_NOTE).collect(),
-            }
-        })
-        .collect()
+    let stalled = |status: &BoundaryPolicyStatus| {
+        let mut conditions = status.conditions.iter();
+        conditions.any(|c| c.type_ == "Stalled" && c.status == "True")
+    };
+    let invalid =
+        (stalled(after) && !before.is_some_and(stalled)).then(|| Transition::invalid(after));
+    let changed = changed.into_iter().map(|(state, clusters)| {
+        let names: Vec<_> = clusters
+            .iter()
+            .map(|cluster| cluster.name.clone())
+            .collect();
+        let mut note = format!("{state} in {}", some_of(&names));
+        if let Some(first) = clusters.first().filter(|first| !first.message.is_empty()) {
+            note = format!("{note}: {}", first.message);
+        }
+        Transition {
+            reason: state.to_string(),
+            good: matches!(state, ClusterState::Enforced | ClusterState::Installed),
+            note: note.chars().take(MAX_NOTE).collect(),
+        }
+    });
+    invalid.into_iter().chain(changed).collect()
 }
 
 fn to_u32(count: usize) -> u32 {
@@ -349,6 +380,7 @@ mod tests {
         let told = PolicyReport {
             wanted: 2,
             generation: Some(2),
+            proven: None,
             verdict,
         };
         Report {

@@ -9,7 +9,7 @@ use cel::objects::{Key, Map};
 use cel::{Context, Env, ExecutionError, Value};
 use serde_json::json;
 
-use super::request::Request;
+use super::request::{Request, defaulted};
 
 /// The standard library, optionals, and the libraries of Kubernetes 1.30 that the emitter uses.
 pub(super) fn environment() -> Result<Env, cel::DeclarationError> {
@@ -46,9 +46,10 @@ pub(super) fn bindings(request: &Request<'_>) -> [(&'static str, Value); 4] {
         "subResource": request.sub_resource,
         "userInfo": user,
     });
+    let judged = |object| value(&defaulted(request.kind, object));
     [
-        ("object", value(request.object)),
-        ("oldObject", request.old_object.map_or(Value::Null, value)),
+        ("object", judged(request.object)),
+        ("oldObject", request.old_object.map_or(Value::Null, judged)),
         ("namespaceObject", value(&namespace)),
         ("request", value(&asked)),
     ]

@@ -1,5 +1,6 @@
 //! What the API server would be asked.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
@@ -138,5 +139,21 @@ impl Request<'_> {
             "" => self.kind.plural().to_owned(),
             sub_resource => format!("{}/{sub_resource}", self.kind.plural()),
         }
+    }
+}
+
+/// `object` with what the API server adds to it before it is judged, as far as a rule sees it: a
+/// Job without labels gets those of its template.
+pub(super) fn defaulted(kind: Kind, object: &Value) -> Cow<'_, Value> {
+    let empty = |labels: &Value| labels.as_object().is_none_or(serde_json::Map::is_empty);
+    let labels = object.pointer("/metadata/labels");
+    let template = object.pointer("/spec/template/metadata/labels");
+    match template {
+        Some(template) if kind == Kind::Job && labels.is_none_or(empty) && !empty(template) => {
+            let mut labelled = object.clone();
+            labelled["metadata"]["labels"] = template.clone();
+            Cow::Owned(labelled)
+        }
+        _ => Cow::Borrowed(object),
     }
 }

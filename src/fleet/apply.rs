@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 
 use super::failure::{Failure, limited};
 use super::plan::{Existing, Plan, Step, plan};
+use super::prove::{Acting, Prover};
 use crate::compile::AdmissionObject;
 
 /// The manager of the fields that are written.
@@ -21,7 +22,8 @@ pub(crate) const FIELD_MANAGER: &str = "boundary-operator";
 /// How often a plan is made anew when the cluster changes under it.
 const ROUNDS: usize = 3;
 
-/// How long an API server takes to act on a change, with some room: up to 629 ms were measured.
+/// How long an API server takes to act on a change, with some room: up to 629 ms were measured. Only
+/// where it can't be seen.
 const SETTLE: Duration = Duration::from_millis(1500);
 
 /// The API server of a cluster.
@@ -31,6 +33,8 @@ pub(crate) struct Target {
     pub(crate) client: Client,
     /// How long a request may take.
     pub(crate) timeout: Duration,
+    /// What the client is made from, for further connections.
+    pub(crate) config: Option<kube::Config>,
     /// A write needs one of these, so that the writes to all clusters together are bounded.
     pub(crate) permits: Arc<Semaphore>,
 }
@@ -44,17 +48,30 @@ pub(crate) struct Outcome {
     pub(crate) remaining: Plan,
     /// Objects that could not be written, and why.
     pub(crate) failed: BTreeMap<String, Failure>,
+    /// Objects that were not as they are wanted, and whether they were there.
+    pub(crate) differed: BTreeMap<String, bool>,
 }
 
-/// Brings the cluster to `wanted` and reads back what is there.
+/// Brings the cluster to `wanted` and reads back what is there. With a prover it waits until what a
+/// policy moved to acts.
 ///
 /// # Errors
 /// The cluster can't be read, or does not answer.
-pub(crate) async fn apply(target: &Target, wanted: &[AdmissionObject]) -> Result<Outcome, Failure> {
+pub(crate) async fn apply(
+    target: &Target,
+    mut prover: Option<&mut Prover>,
+    wanted: &[AdmissionObject],
+) -> Result<Outcome, Failure> {
     let mut failed = BTreeMap::new();
+    let mut differed = BTreeMap::new();
     for round in 0.. {
         let existing = target.list().await?;
         let remaining = plan(&existing, wanted);
+        for name in remaining.steps.iter().filter_map(Step::object) {
+            let whole =
+                existing.policies.contains_key(name) && existing.bindings.contains_key(name);
+            differed.entry(name.to_owned()).or_insert(whole);
+        }
         let conflicts = failed
             .values()
             .all(|failure| matches!(failure, Failure::Conflict(_)));
@@ -63,9 +80,11 @@ pub(crate) async fn apply(target: &Target, wanted: &[AdmissionObject]) -> Result
                 existing,
                 remaining,
                 failed,
+                differed,
             });
         }
-        failed = target.walk(remaining.steps).await?;
+        let walk = target.walk(remaining.steps, wanted, prover.as_deref_mut());
+        failed = walk.await?;
     }
     Ok(Outcome::default())
 }
@@ -75,10 +94,10 @@ pub(crate) async fn apply(target: &Target, wanted: &[AdmissionObject]) -> Result
 /// # Errors
 /// The cluster can't be read, does not answer, or refuses.
 pub(crate) async fn remove_all(target: &Target) -> Result<(), Failure> {
-    let outcome = apply(target, &[]).await?;
+    let outcome = apply(target, None, &[]).await?;
     match outcome.failed.into_values().next() {
         Some(failure) => Err(failure),
-        None => Ok(()),
+        None => Prover::leave(target).await,
     }
 }
 
@@ -91,6 +110,8 @@ impl Target {
                 .map(|object| (object.name_any(), object))
                 .collect()
         }
+        // The answers are large; so many of them are held at the same time.
+        let _permit = self.permits.acquire().await.ok();
         let all = ListParams::default();
         let policies = limited(self.timeout, self.policies().list(&all)).await?;
         let bindings = limited(self.timeout, self.bindings().list(&all)).await?;
@@ -102,16 +123,33 @@ impl Target {
 
     /// Takes the steps. Where one fails, the further steps of that object are left out, and nothing
     /// is taken from where a policy was before.
-    async fn walk(&self, steps: Vec<Step>) -> Result<BTreeMap<String, Failure>, Failure> {
+    async fn walk(
+        &self,
+        steps: Vec<Step>,
+        wanted: &[AdmissionObject],
+        mut prover: Option<&mut Prover>,
+    ) -> Result<BTreeMap<String, Failure>, Failure> {
         let mut failed: BTreeMap<String, Failure> = BTreeMap::new();
         for step in steps {
-            let Some(name) = step.object().map(ToOwned::to_owned) else {
-                if !failed.is_empty() {
-                    break;
+            let name = match &step {
+                Step::Settle(names) => {
+                    if !failed.is_empty() {
+                        break;
+                    }
+                    let objects = wanted.iter().filter(|object| names.contains(&object.name));
+                    if !settle(objects, prover.as_deref_mut()).await? {
+                        break;
+                    }
+                    continue;
                 }
-                tokio::time::sleep(SETTLE).await;
-                continue;
+                Step::PutPolicy(_)
+                | Step::PutBinding(_)
+                | Step::DeleteBinding(_)
+                | Step::DeletePolicy(_) => step.object().unwrap_or_default().to_owned(),
             };
+            if let Some(prover) = prover.as_deref_mut() {
+                prover.forget(&name);
+            }
             if failed.contains_key(&name) {
                 continue;
             }
@@ -153,7 +191,7 @@ impl Target {
                 let api = self.policies();
                 gone(limited(self.timeout, api.delete(&name, &DeleteParams::default())).await)
             }
-            Step::Settle => Ok(()),
+            Step::Settle(_) => Ok(()),
         }
     }
 
@@ -210,6 +248,38 @@ impl Outcome {
             .iter()
             .any(|step| step.object() == Some(object))
     }
+}
+
+/// Waits until the API server acts on the objects. Says whether what they hold may now be taken from
+/// where it was before.
+async fn settle(
+    objects: impl Iterator<Item = &AdmissionObject>,
+    mut prover: Option<&mut Prover>,
+) -> Result<bool, Failure> {
+    let mut unseen = false;
+    for object in objects {
+        let acting = match prover.as_deref_mut() {
+            Some(prover) => prover.acts(object).await?,
+            None => Acting::Unseeable,
+        };
+        match acting {
+            Acting::Yes => {}
+            Acting::No(answer) => {
+                tracing::warn!(
+                    object = object.name,
+                    answer,
+                    "a moved policy does not act yet"
+                );
+                return Ok(false);
+            }
+            Acting::Blocked(_) | Acting::Unseeable => unseen = true,
+        }
+    }
+    if unseen {
+        // No condition can be had.
+        tokio::time::sleep(SETTLE).await;
+    }
+    Ok(true)
 }
 
 fn put_params(dry_run: bool) -> PostParams {

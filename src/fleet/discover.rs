@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use kube::Client;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, Client};
 
 use super::failure::{Failure, Verdict, limited};
 use crate::api::ClusterState;
@@ -79,6 +80,18 @@ impl Discovered {
                 ),
             )
         })
+    }
+}
+
+/// What tells a cluster from every other, where the credentials suffice to ask.
+pub(crate) async fn identity(client: &Client, timeout: Duration) -> Option<String> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    match limited(timeout, api.get_metadata("kube-system")).await {
+        Ok(namespace) => namespace.metadata.uid,
+        Err(failure) => {
+            tracing::debug!(%failure, "which cluster it is can't be asked");
+            None
+        }
     }
 }
 

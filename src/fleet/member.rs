@@ -13,17 +13,30 @@ use tokio::time::Instant;
 
 use super::apply::{Outcome, Target, apply};
 use super::backoff::{Backoff, jitter};
-use super::discover::{Discovered, discover};
+use super::discover::{Discovered, discover, identity};
+use super::drift::{Drift, NAMESPACE};
 use super::failure::{Failure, Verdict, limited};
-use super::plan::Existing;
-use super::prove::prove;
-use super::report::{PolicyReport, Report, Wanted};
+use super::plan::{Known, Versions};
+use super::prove::Prover;
+use super::report::{PolicyReport, Repair, Report, Wanted};
 use super::{FleetSettings, Source};
-use crate::api::{BoundaryPolicy, ClusterState, ObjectRef};
-use crate::compile::{AdmissionObject, Compilation, Options, compile, next_expiry};
+use crate::api::{Action, BoundaryPolicy, ClusterState, ObjectRef};
+use crate::compile::{
+    AdmissionObject, Compilation, Options, PROBE_NAMESPACE, compile, next_expiry,
+};
+
+/// The reason while an object that was found as it is wanted was not proven since the operator
+/// started. What was known of it before stands until then.
+pub(crate) const RESTARTED: &str = "Restarted";
 
 /// The longest wait between two attempts to reach a cluster.
 const LONGEST_BACKOFF: Duration = Duration::from_mins(1);
+
+/// The longest wait for the end of a watch, a little more than it is asked for.
+const WATCH_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// The wait until what was not proven is tried again.
+const PROVE_AGAIN: Duration = Duration::from_secs(5);
 
 /// Namespaces that are asked for at once.
 const PAGE: u32 = 500;
@@ -39,10 +52,14 @@ pub(crate) struct Task {
 pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
     let connected = source.config(&task.settings).await.and_then(|config| {
         report.insecure = config.accept_invalid_certs;
-        Client::try_from(config).map_err(|_| unusable_client())
+        let mut watching = config.clone();
+        watching.read_timeout = Some(WATCH_TIMEOUT);
+        let clients = Client::try_from(config.clone())
+            .and_then(|client| Ok((client, Client::try_from(watching)?, config)));
+        clients.map_err(|_| unusable_client())
     });
-    let client = match connected {
-        Ok(client) => client,
+    let (client, watching, config) = match connected {
+        Ok(clients) => clients,
         Err(problem) => {
             tracing::warn!(
                 reason = problem.reason,
@@ -57,6 +74,7 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
     let target = Target {
         client,
         timeout: task.settings.request_timeout,
+        config: Some(config),
         permits: task.settings.permits.clone(),
     };
     let mut member = Member::new(target, task.settings.clone(), report);
@@ -75,13 +93,79 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
                 backoff.next()
             }
         };
-        if task.reports.send(member.report.clone()).is_err() {
+        if task.reports.send(member.tell()).is_err() {
             return;
         }
-        tokio::select! {
-            changed = task.wanted.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep(wait) => {}
+        if member.drift.is_none() && member.can_watch() {
+            member.drift = Some(Drift::watch(&watching));
         }
+        let until = Instant::now() + wait;
+        let mut seen = member.drift.as_ref().map(|drift| drift.seen.clone());
+        // One proof at least, however much else is due; and none that began is broken off for it.
+        loop {
+            let (versions, member_probing) = (member.known.versions.clone(), member.probing);
+            let next = member.next_proof();
+            let due = next.as_ref().map_or(until, |(due, _)| (*due).min(until));
+            let proof = async {
+                tokio::time::sleep_until(due).await;
+                match &next {
+                    Some((due, object)) if *due <= Instant::now() => {
+                        Some(member.prove(object, &wanted).await)
+                    }
+                    _ => None,
+                }
+            };
+            let proven = tokio::select! {
+                changed = task.wanted.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    break;
+                }
+                () = drifted(versions, member_probing, seen.as_mut()) => {
+                    member.settled = None;
+                    break;
+                }
+                proven = proof => proven,
+            };
+            let Some(proven) = proven else { break };
+            if let Err(failure) = &proven {
+                member.failed(failure, &wanted);
+            }
+            if task.reports.send(member.tell()).is_err() {
+                return;
+            }
+            if proven.is_err() {
+                tokio::select! {
+                    changed = task.wanted.changed() => if changed.is_err() { return },
+                    () = tokio::time::sleep(backoff.next()) => {}
+                }
+                break;
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+    }
+}
+
+/// Ends when something of ours is not as it was when it was last read.
+async fn drifted(
+    known: Versions,
+    probing: bool,
+    seen: Option<&mut watch::Receiver<Option<Versions>>>,
+) {
+    let Some(seen) = seen else {
+        return std::future::pending().await;
+    };
+    let differs = |seen: &Option<Versions>| {
+        let Some(seen) = seen else { return false };
+        let gone = probing && !seen.contains_key(&(NAMESPACE, PROBE_NAMESPACE.to_owned()));
+        let ours = seen.iter().filter(|((kind, _), _)| *kind != NAMESPACE);
+        gone || !ours.eq(known.iter())
+    };
+    if seen.wait_for(differs).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -105,15 +189,42 @@ struct Member {
     /// What the cluster is settled for, and until when, if it is.
     settled: Option<(Wanted, Option<Timestamp>)>,
     failures: u32,
-    /// What was there when it was last read.
-    existing: Existing,
+    /// What of ours was there when it was last read.
+    known: Known,
+    /// What there is to be, as it was last compiled.
+    compilation: Arc<Compilation>,
+    /// Objects that are there as they are wanted.
+    whole: BTreeSet<String>,
+    prover: Prover,
+    /// Whether the probe namespace is there for all that is known.
+    probing: bool,
+    proofs: BTreeMap<String, Proof>,
+    /// Objects that were written since the operator started.
+    written: BTreeSet<String>,
+    /// What was shown of each policy last, and at which generation. An update of an object takes
+    /// effect at once and whole, so it stands for the policies that did not change.
+    standing: BTreeMap<String, (i64, Verdict)>,
+    /// When each policy was last seen to act, and at which generation.
+    proven: BTreeMap<String, (i64, Timestamp)>,
+    /// The watch on what is ours, once the cluster is known to serve it.
+    drift: Option<Drift>,
     /// Policies that the API server refuses as they are.
     refused: BTreeMap<String, (Arc<BoundaryPolicy>, Failure)>,
 }
 
+/// What was shown of an object.
+struct Proof {
+    revision: String,
+    verdicts: BTreeMap<String, Verdict>,
+    /// When it is shown again.
+    due: Instant,
+}
+
 impl Member {
     fn new(target: Target, settings: Arc<FleetSettings>, report: Report) -> Self {
+        let label = settings.boundary_label.clone();
         Self {
+            prover: Prover::new(target.clone(), settings.proof.clone(), label),
             target,
             settings,
             report,
@@ -122,7 +233,15 @@ impl Member {
             next_resync: Instant::now(),
             settled: None,
             failures: 0,
-            existing: Existing::default(),
+            known: Known::default(),
+            compilation: Arc::default(),
+            whole: BTreeSet::new(),
+            probing: false,
+            proofs: BTreeMap::new(),
+            written: BTreeSet::new(),
+            standing: BTreeMap::new(),
+            proven: BTreeMap::new(),
+            drift: None,
             refused: BTreeMap::new(),
         }
     }
@@ -137,6 +256,9 @@ impl Member {
                 self.report.policies.clear();
                 self.report.leftovers.clear();
                 self.report.problem = Some(problem);
+                self.whole.clear();
+                self.proofs.clear();
+                self.drift = None;
                 true
             } else {
                 self.enforce(wanted, &discovered).await?
@@ -144,6 +266,12 @@ impl Member {
             self.count_namespaces(wanted).await;
             self.next_resync = Instant::now() + jitter(self.settings.resync_interval);
             self.settled = settled.then(|| (wanted.clone(), expiry));
+        }
+        if self.failures > 0 {
+            // Whatever happened there in the meantime.
+            for proof in self.proofs.values_mut() {
+                proof.due = Instant::now();
+            }
         }
         self.failures = 0;
         self.report.last_contact = Some(Timestamp::now());
@@ -175,6 +303,11 @@ impl Member {
                 return Err(failure);
             }
         };
+        if self.report.identity.is_none() || self.failures > 0 {
+            let (client, timeout) = (&self.target.client, self.target.timeout);
+            let identity = identity(client, timeout).await;
+            self.report.identity = identity.or(self.report.identity.take());
+        }
         if known.as_ref() != Some(&discovered) {
             tracing::info!(
                 version = discovered.version,
@@ -197,29 +330,21 @@ impl Member {
         let options = self.options(discovered);
         // Each round leaves out at least one policy more.
         loop {
-            let accepted = || {
-                wanted
-                    .iter()
-                    .filter(|p| !self.refused.contains_key(&p.name_any()))
-            };
-            let Compilation { objects, problems } =
-                compile(accepted().map(AsRef::as_ref), &options);
-            let outcome = apply(&self.target, &objects).await?;
+            let accepted: Wanted = (wanted.iter())
+                .filter(|policy| !self.refused.contains_key(&policy.name_any()))
+                .cloned()
+                .collect();
+            let compilation = self.settings.compiler.compile(&accepted, &options);
+            let objects = &compilation.objects;
+            let outcome = apply(&self.target, Some(&mut self.prover), objects).await?;
+            self.note_repairs(&compilation, &outcome);
             let refused: BTreeSet<String> = outcome.refused().into_iter().map(Into::into).collect();
             if refused.is_empty() {
-                let invalid = problems.into_iter().map(|problem| {
-                    let texts: Vec<_> = problem.errors.iter().map(ToString::to_string).collect();
-                    let state = ClusterState::NotEnforced;
-                    (
-                        problem.policy,
-                        Verdict::new(state, "InvalidPolicy", texts.join("; ")),
-                    )
-                });
                 let settled = outcome.failed.is_empty() && outcome.remaining.steps.is_empty();
-                self.assess(wanted, &objects, invalid.collect(), outcome);
+                self.compilation = compilation;
+                self.assess(wanted, &outcome);
                 return Ok(settled);
             }
-            let accepted: Vec<_> = accepted().cloned().collect();
             for object in objects
                 .iter()
                 .filter(|object| refused.contains(&object.name))
@@ -270,51 +395,189 @@ impl Member {
         Ok(culprits)
     }
 
-    /// Says of each policy what became of it.
-    fn assess(
-        &mut self,
-        wanted: &Wanted,
-        objects: &[AdmissionObject],
-        mut invalid: BTreeMap<String, Verdict>,
-        outcome: Outcome,
-    ) {
-        let there = outcome.existing.generations();
-        let mut verdicts: BTreeMap<&str, Verdict> = BTreeMap::new();
-        for object in objects {
-            let verdict = verdict(object, &outcome);
-            for policy in object.policies.keys() {
-                verdicts.insert(policy, verdict.clone());
+    /// Takes note of what another had done to objects that were as they are wanted.
+    fn note_repairs(&mut self, compilation: &Compilation, outcome: &Outcome) {
+        for object in &compilation.objects {
+            let Some(whole) = outcome.differed.get(&object.name) else {
+                continue;
+            };
+            let before = self.compilation.objects.iter();
+            let unchanged = self.whole.contains(&object.name)
+                && before
+                    .clone()
+                    .any(|o| o.name == object.name && o.revision == object.revision);
+            if unchanged && !outcome.differs(&object.name) {
+                tracing::warn!(
+                    object = object.name,
+                    deleted = !whole,
+                    "something else changed an object; it was put right"
+                );
+                for policy in object.policies.keys() {
+                    self.standing.remove(policy);
+                }
+                self.report.repairs.push(Repair {
+                    object: object.name.clone(),
+                    policies: object.policies.keys().cloned().collect(),
+                    deleted: !whole,
+                });
             }
         }
+        // What was written is to be shown anew.
+        for name in outcome.differed.keys() {
+            self.proofs.remove(name);
+            self.prover.forget(name);
+            self.written.insert(name.clone());
+        }
+    }
+
+    /// Takes note of what became of each object, and says it of each policy.
+    fn assess(&mut self, wanted: &Wanted, outcome: &Outcome) {
+        self.known = outcome.existing.summary();
+        let compilation = self.compilation.clone();
+        self.whole.clear();
+        let mut verdicts = BTreeMap::new();
+        for object in &compilation.objects {
+            if let Some(verdict) = trouble(object, outcome) {
+                for policy in object.policies.keys() {
+                    verdicts.insert(policy.clone(), verdict.clone());
+                }
+            } else {
+                self.whole.insert(object.name.clone());
+            }
+        }
+        for problem in &compilation.problems {
+            let texts: Vec<_> = problem.errors.iter().map(ToString::to_string).collect();
+            let text = texts.join("; ");
+            let verdict = Verdict::new(ClusterState::NotEnforced, "InvalidPolicy", text);
+            verdicts.insert(problem.policy.clone(), verdict);
+        }
+        for (name, (_, failure)) in &self.refused {
+            verdicts.insert(name.clone(), failure.verdict());
+        }
+        self.proofs.retain(|name, proof| {
+            let mut objects = compilation.objects.iter();
+            objects.any(|object| object.name == *name && object.revision == proof.revision)
+        });
         self.report.problem = None;
         self.report.policies = wanted
             .iter()
             .map(|policy| {
                 let name = policy.name_any();
-                let verdict = invalid
+                let verdict = verdicts
                     .remove(&name)
-                    .or_else(|| {
-                        self.refused
-                            .get(&name)
-                            .map(|(_, failure)| failure.verdict())
-                    })
-                    .or_else(|| verdicts.get(name.as_str()).cloned())
                     .unwrap_or_else(|| Verdict::new(ClusterState::Pending, "Applying", ""));
-                let wanted = policy.metadata.generation.unwrap_or_default();
-                let generation = there.get(&name).copied();
-                (
-                    name,
-                    PolicyReport {
-                        wanted,
-                        generation,
-                        verdict,
-                    },
-                )
+                let report = PolicyReport {
+                    wanted: policy.metadata.generation.unwrap_or_default(),
+                    generation: self.known.generations.get(&name).copied(),
+                    verdict,
+                    proven: self.proven.get(&name).copied(),
+                };
+                (name, report)
             })
             .collect();
-        self.existing = outcome.existing;
-        let names: BTreeSet<_> = objects.iter().map(|object| object.name.as_str()).collect();
-        self.report.leftovers = leftovers(&self.existing, &names);
+        self.say_proven();
+        let names: BTreeSet<_> = compilation
+            .objects
+            .iter()
+            .map(|o| o.name.as_str())
+            .collect();
+        self.report.leftovers = leftovers(&self.known, &names);
+    }
+
+    /// Says of the policies in objects that are there what was shown of them.
+    fn say_proven(&mut self) {
+        for object in &self.compilation.objects {
+            if !self.whole.contains(&object.name) {
+                continue;
+            }
+            let proof = self.proofs.get(&object.name);
+            for policy in object.policies.keys() {
+                let Some(report) = self.report.policies.get_mut(policy) else {
+                    continue;
+                };
+                let standing = self.standing.get(policy);
+                let standing = standing.filter(|(g, _)| object.policies.get(policy) == Some(g));
+                report.verdict = match proof {
+                    Some(proof) => proof.verdicts.get(policy).cloned(),
+                    None => standing.map(|(_, verdict)| verdict.clone()),
+                }
+                .unwrap_or_else(|| {
+                    let reason = if self.written.contains(&object.name) {
+                        "Proving"
+                    } else {
+                        RESTARTED
+                    };
+                    let text = "the objects are there; whether the API server acts on them is \
+                                being looked at";
+                    Verdict::new(ClusterState::Pending, reason, text)
+                });
+                report.proven = self.proven.get(policy).copied();
+            }
+        }
+    }
+
+    /// The object that is to be shown next, and when.
+    fn next_proof(&self) -> Option<(Instant, AdmissionObject)> {
+        let now = Instant::now();
+        let objects = self.compilation.objects.iter();
+        objects
+            .filter(|object| self.whole.contains(&object.name))
+            .map(|object| (self.proofs.get(&object.name).map(|proof| proof.due), object))
+            .min_by_key(|(due, _)| *due)
+            .map(|(due, object)| (due.unwrap_or(now), object.clone()))
+    }
+
+    /// Shows whether the API server acts on an object.
+    async fn prove(&mut self, object: &AdmissionObject, wanted: &Wanted) -> Result<(), Failure> {
+        let verdicts = self.prover.prove(object, wanted).await?;
+        self.probing |= self.prover.settings().enabled && object.action != Action::Audit;
+        let good = |verdict: &Verdict| {
+            matches!(
+                verdict.state,
+                ClusterState::Enforced | ClusterState::Installed
+            )
+        };
+        let interval = self.prover.settings().interval;
+        let wait = if verdicts.values().all(good) {
+            interval
+        } else {
+            PROVE_AGAIN.min(interval)
+        };
+        let now = Timestamp::now();
+        for (policy, verdict) in &verdicts {
+            let generation = object.policies.get(policy).copied().unwrap_or_default();
+            if verdict.state == ClusterState::Enforced {
+                self.proven.insert(policy.clone(), (generation, now));
+            }
+            if good(verdict) {
+                self.standing
+                    .insert(policy.clone(), (generation, verdict.clone()));
+            } else {
+                self.standing.remove(policy);
+            }
+        }
+        let proof = Proof {
+            revision: object.revision.clone(),
+            verdicts,
+            due: Instant::now() + jitter(wait),
+        };
+        self.proofs.insert(object.name.clone(), proof);
+        self.report.last_contact = Some(now);
+        self.say_proven();
+        Ok(())
+    }
+
+    /// Whether the cluster serves what is to be watched.
+    fn can_watch(&self) -> bool {
+        let discovered = self.discovered.as_ref();
+        discovered.is_some_and(|discovered| discovered.capabilities.validating)
+    }
+
+    /// The report, with what happened since the one before.
+    fn tell(&mut self) -> Report {
+        let report = self.report.clone();
+        self.report.repairs.clear();
+        report
     }
 
     /// Counts the namespaces of each boundary. What can't be counted takes nothing away from what
@@ -326,7 +589,11 @@ impl Member {
         }
         let label = &self.settings.boundary_label;
         let api: Api<Namespace> = Api::all(self.target.client.clone());
-        let mut params = ListParams::default().labels(label).limit(PAGE);
+        // The probe namespace goes from boundary to boundary.
+        let mut params = ListParams::default()
+            .labels(label)
+            .fields(&format!("metadata.name!={PROBE_NAMESPACE}"))
+            .limit(PAGE);
         let mut counts = BTreeMap::new();
         loop {
             let page = match limited(self.target.timeout, api.list_metadata(&params)).await {
@@ -374,9 +641,13 @@ impl Member {
         }
         if let Some(discovered) = &self.discovered {
             let options = self.options(discovered);
-            let objects = compile(wanted.iter().map(AsRef::as_ref), &options).objects;
-            let names = objects.iter().map(|object| object.name.as_str()).collect();
-            self.report.leftovers = leftovers(&self.existing, &names);
+            let compilation = self.settings.compiler.compile(wanted, &options);
+            let names = compilation
+                .objects
+                .iter()
+                .map(|o| o.name.as_str())
+                .collect();
+            self.report.leftovers = leftovers(&self.known, &names);
         }
     }
 
@@ -403,9 +674,10 @@ impl Member {
     }
 }
 
-fn verdict(object: &AdmissionObject, outcome: &Outcome) -> Verdict {
+/// Why an object is not there as it is wanted, if it isn't.
+fn trouble(object: &AdmissionObject, outcome: &Outcome) -> Option<Verdict> {
     if outcome.remaining.taken.contains(&object.name) {
-        return Verdict::new(
+        return Some(Verdict::new(
             ClusterState::NotEnforced,
             "NameTaken",
             format!(
@@ -413,27 +685,31 @@ fn verdict(object: &AdmissionObject, outcome: &Outcome) -> Verdict {
                  delete or rename it",
                 object.name
             ),
-        );
+        ));
     }
     if let Some(failure) = outcome.failed.get(&object.name) {
-        return failure.verdict();
+        return Some(failure.verdict());
     }
     if outcome.differs(&object.name) {
-        return Verdict::new(
+        return Some(Verdict::new(
             ClusterState::Pending,
             "Changed",
             format!(
                 "{} is not there as it was written: something changes it",
                 object.name
             ),
-        );
+        ));
     }
-    prove(object)
+    None
 }
 
 /// Objects of ours that are not among `wanted`.
-fn leftovers(existing: &Existing, wanted: &BTreeSet<&str>) -> BTreeSet<ObjectRef> {
-    let ours = existing.ours();
+fn leftovers(known: &Known, wanted: &BTreeSet<&str>) -> BTreeSet<ObjectRef> {
+    let ours: BTreeSet<_> = known
+        .versions
+        .keys()
+        .map(|(_, name)| name.as_str())
+        .collect();
     let left = ours.into_iter().filter(|name| !wanted.contains(name));
     left.map(|name| ObjectRef {
         kind: "ValidatingAdmissionPolicy".to_owned(),
@@ -458,13 +734,31 @@ mod tests {
             capabilities_interval: Duration::from_mins(1),
             request_timeout: Duration::from_secs(5),
             permits: permits.clone(),
+            proof: crate::fleet::ProofSettings {
+                enabled: false,
+                ..Default::default()
+            },
+            compiler: Arc::default(),
         };
         let target = Target {
             client: server.client(),
             timeout: settings.request_timeout,
+            config: None,
             permits,
         };
         Member::new(target, Arc::new(settings), Report::default())
+    }
+
+    /// A cycle, and what can be said after it.
+    async fn settle(member: &mut Member, wanted: &Wanted) -> Result<bool, Failure> {
+        let settled = member.cycle(wanted).await?;
+        while member.compilation.objects.iter().any(|object| {
+            member.whole.contains(&object.name) && !member.proofs.contains_key(&object.name)
+        }) {
+            let (_, object) = member.next_proof().unwrap();
+            member.prove(&object, wanted).await?;
+        }
+        Ok(settled)
     }
 
     fn policies(names: &[&str]) -> Wanted {
@@ -495,13 +789,13 @@ mod tests {
         server.set(|state| state.refuses = Some("'bad'".to_owned()));
         let mut member = member(&server);
         let wanted = policies(&["a", "bad", "c"]);
-        assert!(member.cycle(&wanted).await.unwrap());
+        assert!(settle(&mut member, &wanted).await.unwrap());
         assert_eq!(
             states(&member),
             [
-                ("a", ClusterState::Enforced, "Applied"),
+                ("a", ClusterState::Installed, "ProvingOff"),
                 ("bad", ClusterState::NotEnforced, "Refused"),
-                ("c", ClusterState::Enforced, "Applied"),
+                ("c", ClusterState::Installed, "ProvingOff"),
             ]
         );
         let message = &member.report.policies["bad"].verdict.message;
@@ -512,15 +806,15 @@ mod tests {
         server.set(|state| state.refuses = None);
         let mut changed = wanted.clone();
         Arc::make_mut(&mut changed[1]).metadata.generation = Some(2);
-        assert!(member.cycle(&changed).await.unwrap());
-        assert_eq!(states(&member)[1].1, ClusterState::Enforced);
+        assert!(settle(&mut member, &changed).await.unwrap());
+        assert_eq!(states(&member)[1].1, ClusterState::Installed);
     }
 
     #[tokio::test]
     async fn nothing_changed_writes_nothing() {
         let server = FakeServer::default();
         let wanted = policies(&["a"]);
-        member(&server).cycle(&wanted).await.unwrap();
+        settle(&mut member(&server), &wanted).await.unwrap();
         assert_eq!(
             server.writes(),
             [
@@ -530,8 +824,11 @@ mod tests {
         );
         // As after a restart of the operator.
         let mut member = member(&server);
-        member.cycle(&wanted).await.unwrap();
-        assert_eq!(states(&member), [("a", ClusterState::Enforced, "Applied")]);
+        settle(&mut member, &wanted).await.unwrap();
+        assert_eq!(
+            states(&member),
+            [("a", ClusterState::Installed, "ProvingOff")]
+        );
         assert_eq!(server.writes(), Vec::<String>::new());
     }
 
@@ -540,7 +837,7 @@ mod tests {
         let server = FakeServer::default();
         server.set(|state| state.forbids = Some(http::Method::POST));
         let mut member = member(&server);
-        assert!(!member.cycle(&policies(&["a"])).await.unwrap());
+        assert!(!settle(&mut member, &policies(&["a"])).await.unwrap());
         assert_eq!(
             states(&member),
             [("a", ClusterState::Forbidden, "Forbidden")]
@@ -549,8 +846,11 @@ mod tests {
         assert!(message.contains("cannot create resource"), "{message}");
 
         server.set(|state| state.forbids = None);
-        assert!(member.cycle(&policies(&["a"])).await.unwrap());
-        assert_eq!(states(&member), [("a", ClusterState::Enforced, "Applied")]);
+        assert!(settle(&mut member, &policies(&["a"])).await.unwrap());
+        assert_eq!(
+            states(&member),
+            [("a", ClusterState::Installed, "ProvingOff")]
+        );
     }
 
     #[tokio::test]
@@ -558,10 +858,10 @@ mod tests {
         let server = FakeServer::default();
         let mut member = member(&server);
         let wanted = policies(&["a"]);
-        member.cycle(&wanted).await.unwrap();
+        settle(&mut member, &wanted).await.unwrap();
         server.set(|state| state.fails = Some(500));
         member.failures = 1;
-        let failure = member.cycle(&wanted).await.unwrap_err();
+        let failure = settle(&mut member, &wanted).await.unwrap_err();
         member.failed(&failure, &wanted);
         assert_eq!(member.report.version.as_deref(), Some("v1.34.4"));
         let problem = member.report.problem.as_ref().unwrap();
@@ -575,7 +875,7 @@ mod tests {
         assert_eq!(member.report.leftovers.len(), 1);
 
         server.set(|state| state.fails = None);
-        assert!(member.cycle(&wanted).await.unwrap());
+        assert!(settle(&mut member, &wanted).await.unwrap());
         assert_eq!(member.report.problem, None);
     }
 }

@@ -4,6 +4,7 @@
 mod apply;
 mod backoff;
 mod discover;
+mod drift;
 mod failure;
 #[cfg(test)]
 mod fake;
@@ -12,9 +13,13 @@ mod member;
 mod plan;
 mod prove;
 mod report;
+mod shared;
 
 pub use failure::Verdict;
-pub use report::{PolicyReport, Report, Wanted};
+pub(crate) use member::RESTARTED;
+pub use prove::ProofSettings;
+pub use report::{PolicyReport, Repair, Report, Wanted};
+pub use shared::Compiler;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -45,8 +50,12 @@ pub struct FleetSettings {
     pub capabilities_interval: Duration,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// What is shown by requests.
+    pub proof: ProofSettings,
     /// Writes to all clusters together.
     pub permits: Arc<Semaphore>,
+    /// What compiles for all of them.
+    pub compiler: Arc<Compiler>,
 }
 
 /// How a cluster is reached.
@@ -160,6 +169,7 @@ impl Fleet {
             let target = Target {
                 client,
                 timeout,
+                config: None,
                 permits: settings.permits.clone(),
             };
             let removed = tokio::time::timeout(timeout * 3, remove_all(&target)).await;

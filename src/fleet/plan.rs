@@ -39,9 +39,33 @@ impl Existing {
             .collect()
     }
 
+    /// What is worth remembering of it.
+    #[must_use]
+    pub(crate) fn summary(&self) -> Known {
+        Known {
+            versions: self.versions(),
+            generations: self.generations(),
+        }
+    }
+
+    /// The resource version of each object of ours.
+    #[must_use]
+    fn versions(&self) -> Versions {
+        let entry = |kind, name: &String, metadata: &ObjectMeta| {
+            let version = metadata.resource_version.clone().unwrap_or_default();
+            is_ours(metadata).then(|| ((kind, name.clone()), version))
+        };
+        let policies = self.policies.iter();
+        let bindings = self.bindings.iter();
+        policies
+            .filter_map(|(name, object)| entry(POLICY, name, &object.metadata))
+            .chain(bindings.filter_map(|(name, object)| entry(BINDING, name, &object.metadata)))
+            .collect()
+    }
+
     /// The generation of each policy that is inside our objects.
     #[must_use]
-    pub(crate) fn generations(&self) -> BTreeMap<String, i64> {
+    fn generations(&self) -> BTreeMap<String, i64> {
         let ours = self
             .policies
             .values()
@@ -50,6 +74,22 @@ impl Existing {
     }
 }
 
+/// What is remembered of what is ours in a cluster.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Known {
+    /// The resource version of each object.
+    pub(crate) versions: Versions,
+    /// The generation of each policy that is inside.
+    pub(crate) generations: BTreeMap<String, i64>,
+}
+
+/// The resource version of each object, by kind and name.
+pub(crate) type Versions = BTreeMap<(&'static str, String), String>;
+
+/// The kinds of objects, in [`Versions`].
+pub(crate) const POLICY: &str = "ValidatingAdmissionPolicy";
+pub(crate) const BINDING: &str = "ValidatingAdmissionPolicyBinding";
+
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Step {
@@ -57,9 +97,9 @@ pub(crate) enum Step {
     PutPolicy(Box<ValidatingAdmissionPolicy>),
     /// Creates a binding, or replaces it if it has a resource version.
     PutBinding(Box<ValidatingAdmissionPolicyBinding>),
-    /// Gives the API server the time to act on what a policy moved to, before it is taken from
-    /// where it was.
-    Settle,
+    /// Waits until the API server acts on the objects that policies moved to, before they are taken
+    /// from where they were.
+    Settle(BTreeSet<String>),
     /// Deletes a binding.
     DeleteBinding(String),
     /// Deletes a policy.
@@ -74,7 +114,7 @@ impl Step {
             Self::PutPolicy(object) => object.metadata.name.as_deref(),
             Self::PutBinding(object) => object.metadata.name.as_deref(),
             Self::DeleteBinding(name) | Self::DeletePolicy(name) => Some(name),
-            Self::Settle => None,
+            Self::Settle(_) => None,
         }
     }
 }
@@ -145,17 +185,23 @@ pub(crate) fn plan(existing: &Existing, wanted: &[AdmissionObject]) -> Plan {
         .flat_map(|policy| inside(&policy.metadata).into_keys())
         .collect();
 
-    let mut gained = BTreeSet::new();
+    // Where each policy is to be. What loses it waits for that.
+    let holders = |lost: &BTreeSet<String>| -> BTreeSet<String> {
+        let holds =
+            |object: &&AdmissionObject| lost.iter().any(|p| object.policies.contains_key(p));
+        let holding = wanted.iter().filter(holds);
+        holding.map(|object| object.name.clone()).collect()
+    };
     for write in ordered(writes) {
-        if !write.loses.is_disjoint(&gained) {
-            plan.steps.push(Step::Settle);
-            gained.clear();
+        let holders = holders(&write.loses);
+        if !holders.is_empty() {
+            plan.steps.push(Step::Settle(holders));
         }
-        gained.extend(write.gains);
         plan.steps.extend(write.steps);
     }
-    if !deleted.is_disjoint(&gained) {
-        plan.steps.push(Step::Settle);
+    let holders = holders(&deleted);
+    if !holders.is_empty() {
+        plan.steps.push(Step::Settle(holders));
     }
     for name in unwanted {
         if existing
@@ -351,19 +397,20 @@ mod tests {
             .iter()
             .map(|step| {
                 let verb = match step {
+                    Step::Settle(objects) => {
+                        let objects: Vec<_> = objects.iter().cloned().collect();
+                        return format!("wait for {}", objects.join(", "));
+                    }
                     Step::PutPolicy(p) if p.metadata.resource_version.is_some() => "replace policy",
                     Step::PutBinding(b) if b.metadata.resource_version.is_some() => {
                         "replace binding"
                     }
                     Step::PutPolicy(_) => "create policy",
                     Step::PutBinding(_) => "create binding",
-                    Step::Settle => "settle",
                     Step::DeleteBinding(_) => "delete binding",
                     Step::DeletePolicy(_) => "delete policy",
                 };
                 format!("{verb} {}", step.object().unwrap_or_default())
-                    .trim()
-                    .to_owned()
             })
             .collect()
     }
@@ -415,7 +462,7 @@ mod tests {
             [
                 "replace policy web.boundarypolicy.dev.warn",
                 "replace binding web.boundarypolicy.dev.warn",
-                "settle",
+                "wait for web.boundarypolicy.dev.warn",
                 "replace policy web.boundarypolicy.dev",
                 "replace binding web.boundarypolicy.dev",
             ]
@@ -431,7 +478,7 @@ mod tests {
             [
                 "create policy web.boundarypolicy.dev",
                 "create binding web.boundarypolicy.dev",
-                "settle",
+                "wait for web.boundarypolicy.dev",
                 "delete binding web.boundarypolicy.dev.warn",
                 "delete policy web.boundarypolicy.dev.warn",
             ]

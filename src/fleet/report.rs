@@ -21,6 +21,8 @@ pub struct Report {
     pub incarnation: u64,
     /// The version of its API server.
     pub version: Option<String>,
+    /// What tells it from every other cluster: the uid of its namespace `kube-system`.
+    pub identity: Option<String>,
     /// The admission policy APIs that it serves.
     pub apis: Vec<String>,
     /// When it last answered.
@@ -35,6 +37,19 @@ pub struct Report {
     pub namespaces: Option<BTreeMap<String, u32>>,
     /// Objects of ours that are there and no longer wanted.
     pub leftovers: BTreeSet<ObjectRef>,
+    /// What was put right since the report before.
+    pub repairs: Vec<Repair>,
+}
+
+/// Something that another had done to an object of ours, and that was undone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// The name of the object.
+    pub object: String,
+    /// The policies inside.
+    pub policies: Vec<String>,
+    /// Whether it was gone rather than changed.
+    pub deleted: bool,
 }
 
 /// What became of a policy in a cluster.
@@ -46,4 +61,6 @@ pub struct PolicyReport {
     pub generation: Option<i64>,
     /// What became of it.
     pub verdict: Verdict,
+    /// The generation that was last seen to act, and when.
+    pub proven: Option<(i64, Timestamp)>,
 }

@@ -14,9 +14,12 @@ use crate::compile::Version;
 pub struct RequiredLabels {
     /// Keys and values. A value must be equal; an empty value stands for any value.
     #[schemars(
-        length(min = 1, max = 32),
-        inner(length(max = 63), regex(pattern = r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$")),
         extend(
+            "additionalProperties" = {
+                "type": "string",
+                "maxLength": 63,
+                "pattern": r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$",
+            },
             "minProperties" = 1,
             "maxProperties" = MAX_LABELS,
             "x-kubernetes-validations" = [{

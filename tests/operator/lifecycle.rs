@@ -5,7 +5,9 @@ use control_plane::{Version, eventually};
 use jiff::{SignedDuration, Timestamp};
 use kube::api::Api;
 
-use crate::world::{SOON, World, cluster, condition, namespace, objects, refused, states};
+use crate::world::{
+    Requests, SOON, World, cluster, condition, namespace, objects, refused, states,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn policies_are_applied_changed_and_removed() {
@@ -44,12 +46,27 @@ async fn policies_are_applied_changed_and_removed() {
     refused(&there, "shop", "nginx:1", Some("trusted")).await;
 
     // Nothing changed writes nothing, also after a restart of the operator.
+    let idle = async || {
+        let before = Requests::count(&there).await.comparisons;
+        eventually("it compared twice", SOON, async || {
+            let now = Requests::count(&there).await.comparisons;
+            (now >= before + 2).then_some(())
+        })
+        .await;
+    };
+    idle().await;
     let before = world.versions(&[&here, &there]).await;
-    tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+    let (hub, member) = (
+        Requests::count(&here).await.writes,
+        Requests::count(&there).await.writes,
+    );
+    idle().await;
     world.stop_operator().await;
     world.start_operator();
-    tokio::time::sleep(std::time::Duration::from_secs(6)).await;
+    idle().await;
     assert_eq!(world.versions(&[&here, &there]).await, before);
+    assert_eq!(Requests::count(&there).await.writes, member);
+    assert_eq!(Requests::count(&here).await.writes, hub);
 
     // Changed.
     world

@@ -6,7 +6,10 @@
     reason = "a test fails by a panic"
 )]
 
+mod change;
+mod drift;
 mod lifecycle;
+mod proof;
 mod trouble;
 mod upgrade;
 mod world;

@@ -85,7 +85,18 @@ async fn trouble_stays_where_it_is() {
         "{message}"
     );
     world.kubeconfig("broken", &world.hub.kubeconfig()).await;
-    world.member("broken", "Ready").await;
+    // It is a cluster that another leads to already, which keeps it.
+    let status = world.member("broken", "DuplicateCluster").await;
+    let ready = status
+        .conditions
+        .iter()
+        .find(|c| c.type_ == "Ready")
+        .unwrap();
+    assert!(
+        ready.message.contains("MemberCluster hub"),
+        "{}",
+        ready.message
+    );
     world.delete::<MemberCluster>("broken").await;
 
     // A permission that is missing is named.

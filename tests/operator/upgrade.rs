@@ -1,16 +1,23 @@
 //! A cluster that is too old, and that heals by itself.
 
 use boundary_operator::api::ClusterState;
-use control_plane::{Version, eventually};
+use control_plane::{ControlPlane, Version, eventually};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams};
 
-use crate::world::{SOON, World, cluster, condition, namespace, objects, refused};
+use crate::world::{OPERATOR, SOON, World, condition, namespace, objects, refused};
+
+const BETA: &str = "admissionregistration.k8s.io/v1beta1=true";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_cluster_is_told_of_and_enforces_once_it_is_upgraded() {
     let world = World::start(Version::V1_34).await;
-    let mut old = cluster(Version::V1_29);
+    // It serves admission policies, but not in v1.
+    let old = ControlPlane::builder(Version::V1_29)
+        .user(OPERATOR, &[])
+        .feature_gate("ValidatingAdmissionPolicy", true)
+        .runtime_config(BETA);
+    let mut old = old.start().unwrap();
     namespace(&old.client().unwrap(), "shop", Some("web")).await;
     world.join("eu-old", &old).await;
     world
@@ -53,6 +60,16 @@ async fn an_old_cluster_is_told_of_and_enforces_once_it_is_upgraded() {
         })
     })
     .await;
+
+    for resource in [
+        "validatingadmissionpolicies",
+        "validatingadmissionpolicybindings",
+    ] {
+        let path = format!("/apis/admissionregistration.k8s.io/v1beta1/{resource}");
+        let request = http::Request::get(path).body(Vec::new()).unwrap();
+        let list: serde_json::Value = old.client().unwrap().request(request).await.unwrap();
+        assert_eq!(list["items"], serde_json::json!([]), "{resource}");
+    }
 
     old.restart_as(Version::V1_30).unwrap();
     let client = old.client().unwrap();

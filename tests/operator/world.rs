@@ -30,18 +30,32 @@ pub(crate) const NAMESPACE: &str = "boundary-operator";
 pub(crate) const SOON: Duration = Duration::from_secs(40);
 
 /// The user that the operator is, and one that may do nothing.
-const OPERATOR: &str = "operator";
+pub(crate) const OPERATOR: &str = "operator";
 pub(crate) const NOBODY: &str = "nobody";
 
 pub(crate) struct World {
     pub(crate) hub: ControlPlane,
     pub(crate) client: Client,
+    pub(crate) settings: Settings,
     operator: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 impl World {
     /// A hub with the CRDs, and the operator running against it.
     pub(crate) async fn start(version: Version) -> Self {
+        Self::start_with(version, |_| {}).await
+    }
+
+    /// As [`World::start`], with other settings than usual in tests.
+    pub(crate) async fn start_with(version: Version, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings {
+            namespace: NAMESPACE.to_owned(),
+            capabilities_interval: Duration::from_secs(1),
+            resync_interval: Duration::from_secs(2),
+            request_timeout: Duration::from_secs(3),
+            ..Settings::default()
+        };
+        change(&mut settings);
         let _ = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .with_test_writer()
@@ -57,6 +71,7 @@ impl World {
         let mut world = Self {
             hub,
             client,
+            settings,
             operator: None,
         };
         eventually("the CRDs are served", SOON, async || {
@@ -72,13 +87,7 @@ impl World {
     }
 
     pub(crate) fn start_operator(&mut self) {
-        let settings = Settings {
-            namespace: NAMESPACE.to_owned(),
-            capabilities_interval: Duration::from_secs(1),
-            resync_interval: Duration::from_secs(2),
-            request_timeout: Duration::from_secs(3),
-            ..Settings::default()
-        };
+        let settings = self.settings.clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let run = controller::run(
             settings,
@@ -254,6 +263,54 @@ where
         (name, object.resource_version().unwrap())
     };
     list.into_iter().map(entry).collect()
+}
+
+/// How many requests an API server answered, by its own count.
+pub(crate) struct Requests {
+    /// Lists of admission policies: one for each time the operator compares.
+    pub(crate) comparisons: u64,
+    /// Writes of anything that the operator keeps, dry runs left out.
+    pub(crate) writes: u64,
+}
+
+impl Requests {
+    pub(crate) async fn count(client: &Client) -> Self {
+        let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
+        let metrics = client.request_text(request).await.unwrap();
+        let (mut comparisons, mut writes) = (0, 0);
+        let totals = metrics
+            .lines()
+            .filter_map(|line| line.strip_prefix("apiserver_request_total{"));
+        for line in totals {
+            let (labels, value) = line.rsplit_once("} ").unwrap();
+            let count: f64 = value.parse().unwrap();
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+            let count = count as u64;
+            let is = |label: &str, values: &[&str]| {
+                values
+                    .iter()
+                    .any(|value| labels.contains(&format!("{label}=\"{value}\"")))
+            };
+            let admission = [
+                "validatingadmissionpolicies",
+                "validatingadmissionpolicybindings",
+            ];
+            let kept = ["boundarypolicies", "memberclusters", "events"];
+            if is("verb", &["LIST"]) && is("resource", &admission[..1]) {
+                comparisons += count;
+            }
+            if is("verb", &["POST", "PUT", "PATCH", "APPLY", "DELETE"])
+                && is("dry_run", &[""])
+                && (is("resource", &admission) || is("resource", &kept))
+            {
+                writes += count;
+            }
+        }
+        Self {
+            comparisons,
+            writes,
+        }
+    }
 }
 
 /// The names of the admission policies in a cluster.

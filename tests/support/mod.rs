@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use boundary_operator::api::{BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicySpec};
+use boundary_operator::api::{BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicySpec, Exemption};
 use boundary_operator::compile::{AdmissionObject, Capabilities, Options, compile};
 use boundary_operator::evaluate::{Evaluator, Kind, Operation, Request};
-use boundary_operator::rules::Rules;
+use boundary_operator::rules::{RuleName, Rules};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -49,6 +49,31 @@ pub fn largest(name: &str) -> BoundaryPolicy {
         "requiredLabels": {"labels": labels},
     });
     policy(name, "web", serde_json::from_value(rules).unwrap())
+}
+
+/// As many exemptions, each as long, as the API takes; nobody in the tests is exempt.
+pub fn longest_exemptions() -> Vec<Exemption> {
+    let list = |count: usize, start: String, length: usize, fill: &str| -> Vec<String> {
+        let item = |n: usize| {
+            let start = format!("{start}{n:02}");
+            let rest = fill.repeat(length - start.len());
+            start + &rest
+        };
+        (0..count).map(item).collect()
+    };
+    let exemption = |n: usize| Exemption {
+        reason: "r".repeat(512),
+        rules: vec![RuleName::DisallowLatestTag; 15]
+            .into_iter()
+            .chain([RuleName::AllowedRegistries])
+            .collect(),
+        namespaces: Some(list(32, format!("n{n:02}"), 63, "x")),
+        users: Some(list(16, format!("u{n:02}"), 340, "'")),
+        groups: Some(list(16, format!("g{n:02}"), 340, "\\")),
+        images: Some(list(16, format!("i{n:02}/a/b/c/d/e/f/g"), 253, "x")),
+        expires: None,
+    };
+    (0..16).map(exemption).collect()
 }
 
 /// Compiles for Kubernetes 1.30; every policy must be valid.
