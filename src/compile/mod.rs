@@ -12,6 +12,8 @@ pub use capabilities::{Capabilities, ParseVersionError, Version};
 pub use guard::{GUARD, GUARDED_RESOURCE, GUARDED_VERB, label_guard};
 pub use names::object_name;
 
+pub(crate) use emit::first;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -132,7 +134,7 @@ pub fn compile<'p>(
             problems,
         };
     }
-    let mut objects: Vec<_> = link::link(&valid, options.now)
+    let mut objects: Vec<_> = link::link(&valid, options)
         .iter()
         .map(|linked| emit::emit(linked, options))
         .collect();
