@@ -13,3 +13,4 @@ pub mod controller;
 pub mod evaluate;
 pub mod fleet;
 pub mod rules;
+pub mod telemetry;

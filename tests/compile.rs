@@ -9,7 +9,7 @@
 mod support;
 
 use boundary_operator::api::Action;
-use boundary_operator::compile::{AdmissionObject, object_name};
+use boundary_operator::compile::{AdmissionObject, label_guard, object_name};
 use boundary_operator::rules::{RuleName, Rules};
 use serde_json::json;
 use support::{compiled, largest, policy};
@@ -31,11 +31,12 @@ fn yaml(objects: &[AdmissionObject]) -> String {
     documents.join("---\n")
 }
 
-#[rstest::rstest]
-fn one_rule(#[values(0, 1, 2)] index: usize) {
-    let rule = RuleName::ALL[index];
-    let objects = compiled(&[policy("example", "web", rule.sample())]);
-    insta::assert_snapshot!(rule.as_str(), yaml(&objects));
+#[test]
+fn every_rule() {
+    for &rule in RuleName::ALL {
+        let objects = compiled(&[policy("example", "web", rule.sample())]);
+        insta::assert_snapshot!(rule.as_str(), yaml(&objects));
+    }
 }
 
 #[test]
@@ -60,6 +61,12 @@ fn all_rules_of_several_policies_with_exemptions() {
     third.spec.action = Action::Warn;
     let objects = compiled(&[first, second, third]);
     insta::assert_snapshot!(yaml(&objects));
+}
+
+#[test]
+fn the_guard_on_the_label() {
+    let guard = label_guard("boundarypolicy.dev/boundary");
+    insta::assert_snapshot!(yaml(&[guard]));
 }
 
 #[test]

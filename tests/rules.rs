@@ -78,6 +78,44 @@ fn disallow_latest_tag(#[case] image: &str, #[case] allowed: bool) {
 }
 
 #[rstest::rstest]
+#[case::none(json!([]), &[])]
+#[case::another_key(json!([{"key": "gpu", "operator": "Exists"}]), &[])]
+#[case::control_plane(
+    json!([{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}]),
+    &["node-role.kubernetes.io/control-plane"]
+)]
+#[case::master_with_a_value(
+    json!([{"key": "node-role.kubernetes.io/master", "operator": "Equal", "value": "x", "effect": "PreferNoSchedule"}]),
+    &["node-role.kubernetes.io/master"]
+)]
+#[case::everything(json!([{"operator": "Exists"}]), &["*"])]
+#[case::every_no_schedule(json!([{"key": "", "operator": "Exists", "effect": "NoSchedule"}]), &["*"])]
+#[case::every_no_execute(json!([{"operator": "Exists", "effect": "NoExecute"}]), &[])]
+#[case::every_preference(json!([{"operator": "Exists", "effect": "PreferNoSchedule"}]), &[])]
+#[case::each_in_order(
+    json!([{"operator": "Exists"}, {"key": "gpu"}, {"key": "node-role.kubernetes.io/master"}]),
+    &["*", "node-role.kubernetes.io/master"]
+)]
+fn disallow_control_plane_tolerations(#[case] tolerations: Value, #[case] denied: &[&str]) {
+    let rules = json!({"disallowControlPlaneTolerations": {}});
+    let judge = Judge::new(&[policy(
+        "workers",
+        "web",
+        serde_json::from_value(rules).unwrap(),
+    )]);
+    let mut object = pod("nginx:1.27");
+    object["spec"]["tolerations"] = tolerations;
+    let sentences: Vec<_> = denied
+        .iter()
+        .map(|key| {
+            format!("Policy 'workers' (DisallowControlPlaneTolerations) denied toleration {key}: Pods may not use tolerations which schedule on control plane nodes.")
+        })
+        .collect();
+    let expected = (!sentences.is_empty()).then(|| sentences.join(" "));
+    assert_eq!(judge.create(&object), expected);
+}
+
+#[rstest::rstest]
 #[case::all_there(json!({"team": "web", "owner": "x"}), &[])]
 #[case::empty_is_any(json!({"team": "web", "owner": ""}), &[])]
 #[case::other_value(json!({"team": "api", "owner": "x"}), &["label team=web, found api"])]

@@ -1,15 +1,19 @@
 //! The controller: compiles `BoundaryPolicies` into every member cluster and reports where they are
 //! enforced.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::IsTerminal as _;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use boundary_operator::api::BOUNDARY_LABEL;
-use boundary_operator::controller::{self, Settings};
+use boundary_operator::controller::{self, Election, Settings};
 use boundary_operator::fleet::ProofSettings;
-use clap::{Parser, ValueEnum};
+use boundary_operator::telemetry::{self, Telemetry};
+use clap::{ArgAction, Parser, ValueEnum};
+use tokio::net::TcpListener;
 use tracing_subscriber::EnvFilter;
 
 /// The command line.
@@ -71,7 +75,37 @@ struct Arguments {
     #[arg(long, env = "MAX_CONCURRENT_APPLIES", default_value_t = 16,
           value_parser = clap::value_parser!(u16).range(1..))]
     max_concurrent_applies: u16,
+
+    /// Whether the boundary label is guarded in the member clusters: only those who have the verb
+    /// `assign` on `boundaries.boundarypolicy.dev` may set, change or remove it.
+    #[arg(long, env = "LABEL_GUARD", default_value_t = true, action = ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    label_guard: bool,
+
+    /// Whether several instances elect one that works, while the others wait to take over.
+    #[arg(long, env = "LEADER_ELECT", default_value_t = true, action = ArgAction::Set,
+          num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    leader_elect: bool,
+
+    /// How long the others wait to take over after they last saw the leader renew its Lease.
+    #[arg(long, env = "LEADER_ELECT_LEASE_DURATION", default_value = "15s", value_parser = duration)]
+    leader_elect_lease_duration: Duration,
+
+    /// How long the leader goes on without renewing its Lease; less than the lease duration.
+    #[arg(long, env = "LEADER_ELECT_RENEW_DEADLINE", default_value = "10s", value_parser = duration)]
+    leader_elect_renew_deadline: Duration,
+
+    /// How often the leader renews its Lease, and the others look at it.
+    #[arg(long, env = "LEADER_ELECT_RETRY_PERIOD", default_value = "2s", value_parser = duration)]
+    leader_elect_retry_period: Duration,
+
+    /// Where /metrics, /healthz and /readyz are served, without TLS.
+    #[arg(long, env = "METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
+    metrics_address: SocketAddr,
 }
+
+/// When /healthz calls a loop stuck.
+const STUCK_AFTER: Duration = Duration::from_mins(1);
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
@@ -93,7 +127,12 @@ async fn main() -> anyhow::Result<()> {
         "--boundary-label: {:?} is not the key of a label",
         arguments.boundary_label
     );
+    let election = election(&arguments)?;
+    let listener = TcpListener::bind(arguments.metrics_address)
+        .await
+        .with_context(|| format!("--metrics-address {}", arguments.metrics_address))?;
     let hub = hub(arguments.kubeconfig).await?;
+    let telemetry = Telemetry::default();
     let settings = Settings {
         namespace: arguments.namespace,
         boundary_label: arguments.boundary_label,
@@ -107,9 +146,41 @@ async fn main() -> anyhow::Result<()> {
             connections: arguments.proof_connections.into(),
         },
         max_concurrent_applies: arguments.max_concurrent_applies.into(),
+        label_guard: arguments.label_guard,
+        election,
+        telemetry: telemetry.clone(),
     };
     let stop = stop()?;
-    Ok(controller::run(settings, hub, stop).await?)
+    // Longer than any one request of a loop takes.
+    let stuck_after = STUCK_AFTER.max(arguments.request_timeout * 3);
+    tokio::select! {
+        ended = controller::run(settings, hub, stop) => Ok(ended?),
+        served = telemetry::serve(listener, telemetry, stuck_after) => {
+            served.context("/metrics can't be served any more")
+        }
+    }
+}
+
+/// How this instance takes part in the election of a leader, if it does.
+fn election(arguments: &Arguments) -> anyhow::Result<Option<Election>> {
+    if !arguments.leader_elect {
+        return Ok(None);
+    }
+    let host = std::env::var("HOSTNAME")
+        .or_else(|_| std::fs::read_to_string("/etc/hostname"))
+        .unwrap_or_default();
+    // The keys of the hasher are random.
+    let random = RandomState::new().hash_one(std::process::id());
+    let election = Election {
+        identity: format!("{}_{random:016x}", host.trim()),
+        lease_duration: arguments.leader_elect_lease_duration,
+        renew_deadline: arguments.leader_elect_renew_deadline,
+        retry_period: arguments.leader_elect_retry_period,
+    };
+    if let Some(problem) = election.problem() {
+        anyhow::bail!("--leader-elect-…: {problem}");
+    }
+    Ok(Some(election))
 }
 
 async fn hub(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {

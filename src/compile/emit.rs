@@ -247,12 +247,24 @@ impl Variables {
         let name = variable_name(rule);
         let table = self.rows(&format!("{name}Rows"), rows);
         for (name, expression) in logic.variables {
-            self.add(*name, *expression);
+            self.add(*name, shortening(expression));
         }
 
         let exemption = exemptions.get(&rule);
         let mut findings = match logic.findings {
-            Findings::Strings(expression) => format!("({expression}).map(f, r + [f])"),
+            Findings::Strings(expression) => {
+                format!("({}).map(f, r + [f])", shortening(expression))
+            }
+            Findings::OfCheck => {
+                let variables = rows.iter().flat_map(|(_, row)| &row.check.variables);
+                let mut added = BTreeSet::new();
+                for (name, expression) in variables {
+                    if added.insert(name) {
+                        self.add(name, shortening(expression));
+                    }
+                }
+                findings_of_checks(rows)
+            }
             Findings::Images(expression) => {
                 let exempt =
                     exemption.map_or("", |_| ".filter(c, !exempt.exists(m, c.exists(p, p in m)))");
@@ -523,19 +535,40 @@ fn candidates(depths: &BTreeSet<usize>) -> String {
     format!("variables.images.map(i, {candidate}])")
 }
 
+/// What the check of the row `r` finds.
+fn findings_of_checks(rows: &Rows) -> String {
+    let checks = rows.iter().map(|(_, row)| &row.check);
+    let distinct: BTreeMap<_, _> = checks
+        .filter_map(|check| Some((check.columns.first()?, &check.findings)))
+        .collect();
+    let chosen = distinct
+        .into_iter()
+        .fold("[]".to_owned(), |others, (column, findings)| {
+            let column = cel::string(column);
+            format!("r[2] == {column} ? {} : {others}", shortening(findings))
+        });
+    format!("({chosen})")
+}
+
 /// The sentence of a rule over a finding `v`.
 fn sentence(rule: RuleName) -> String {
-    let mut sentence = rule.logic().sentence.to_owned();
-    while let Some((before, rest)) = sentence.split_once("SHORT(") {
-        let Some((argument, after)) = rest.split_once(')') else {
-            break;
-        };
-        sentence = format!(
-            "{before}({argument}.size() > {MAX_SHOWN} ? {argument}.substring(0, {MAX_SHOWN}) + '…' : \
+    shortening(rule.logic().sentence)
+}
+
+/// `expression` with every `SHORT(…)` in it written out.
+fn shortening(expression: &str) -> String {
+    let mut parts = expression.split("SHORT(");
+    let mut written = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (argument, after) = part.split_once(')').unwrap_or((part, ""));
+        // Writing to a String can't fail.
+        let _ = write!(
+            written,
+            "({argument}.size() > {MAX_SHOWN} ? {argument}.substring(0, {MAX_SHOWN}) + '…' : \
              {argument}).replace('\\n', ' ').replace('\\r', ' '){after}"
         );
     }
-    sentence
+    written
 }
 
 /// The message: as many of the sentences as are shown, and how many more there are.
@@ -568,8 +601,8 @@ fn first_sentences(count: &str) -> String {
     format!("{indexes}.filter(k, k < {count}).map(k, variables.sentences[k]).join(' ')")
 }
 
-/// The first items of a list.
-fn first(list: &str) -> String {
+/// The first items of a list: as many as a message has sentences.
+pub(crate) fn first(list: &str) -> String {
     let indexes = cel::list((0..MAX_SENTENCES).map(|index| index.to_string()));
     format!("{indexes}.filter(k, k < {list}.size()).map(k, {list}[k])")
 }
@@ -633,7 +666,7 @@ fn checked_resources() -> Vec<NamedRuleWithOperations> {
 }
 
 /// The defaults of the API server stand here too, so that what it stores equals what is emitted.
-fn matching(namespaces: LabelSelector) -> MatchResources {
+pub(super) fn matching(namespaces: LabelSelector) -> MatchResources {
     MatchResources {
         match_policy: Some("Equivalent".to_owned()),
         namespace_selector: Some(namespaces),
@@ -659,7 +692,7 @@ fn namespace_selector(boundaries: &BTreeSet<String>, label: &str) -> LabelSelect
     }
 }
 
-fn revision(
+pub(super) fn revision(
     policy: &ValidatingAdmissionPolicySpec,
     binding: &ValidatingAdmissionPolicyBindingSpec,
 ) -> String {

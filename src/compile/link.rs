@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::Timestamp;
 use kube::ResourceExt as _;
 
-use super::object_name;
+use super::{Options, object_name};
 use crate::api::{Action, BoundaryPolicy, Exemption};
-use crate::rules::{Check, Findings, RuleName, trimmed};
+use crate::rules::{Check, Findings, RuleName, Subject, trimmed};
 
 /// What one object holds: policies of one action, by boundary.
 #[derive(Debug)]
@@ -28,15 +27,15 @@ pub(crate) struct LinkedPolicy {
     pub(crate) exemptions: Vec<Exemption>,
 }
 
-/// Links `policies`, which are valid, as of `now`.
-pub(crate) fn link(policies: &[&BoundaryPolicy], now: Timestamp) -> Vec<Linked> {
+/// Links `policies`, which are valid, as `options` say.
+pub(crate) fn link(policies: &[&BoundaryPolicy], options: &Options) -> Vec<Linked> {
     let mut groups: BTreeMap<(Group, Action), Vec<(String, LinkedPolicy)>> = BTreeMap::new();
     for policy in policies {
         let boundary = policy.spec.boundary.clone();
         groups
             .entry((Group::of(&boundary), policy.spec.action))
             .or_default()
-            .push((boundary, LinkedPolicy::new(policy, now)));
+            .push((boundary, LinkedPolicy::new(policy, options)));
     }
     let mut linked = Vec::new();
     for ((group, action), mut policies) in groups {
@@ -104,6 +103,8 @@ struct Load {
     bytes: usize,
     /// Numbers of segments that prefixes have.
     depths: BTreeSet<usize>,
+    /// Bytes of the variables that checks bring, by their name: each is there once.
+    variables: BTreeMap<String, usize>,
     rules: BTreeMap<RuleName, RuleLoad>,
     /// The cost of asking which exemptions hold for a request.
     exempting: u64,
@@ -134,10 +135,21 @@ impl Load {
     const IMAGES: u64 = 250;
     const GROUPS: u64 = 200;
 
+    /// What a row costs that finds something in each of so many containers, or as many tolerations;
+    /// and a variable that looks at each container.
+    const LISTING_ROW: u64 = Self::IMAGES * 16;
+    const VARIABLE: u64 = Self::IMAGES * 1_000;
+
     fn with(&self, policy: &LinkedPolicy) -> Self {
         let mut load = self.clone();
         load.bytes += policy.bytes();
         load.depths.extend(policy.prefixes().map(segments));
+        for check in policy.checks.iter().flat_map(|(_, checks)| checks) {
+            for (name, expression) in &check.variables {
+                // What is written short in them about doubles them.
+                load.variables.insert(name.clone(), expression.len() * 2);
+            }
+        }
         for (rule, checks) in &policy.checks {
             let rows = checks.len() as u64;
             let exemptions = policy.exemptions.iter().filter(|e| e.rules.contains(rule));
@@ -159,7 +171,7 @@ impl Load {
 
     fn fits(&self) -> bool {
         let costs = self.costs();
-        self.bytes <= Self::MAX_BYTES
+        self.bytes + self.variables.values().sum::<usize>() <= Self::MAX_BYTES
             && costs.iter().all(|cost| *cost <= Self::MAX_COST)
             && costs.iter().sum::<u64>() <= Self::MAX_TOTAL
     }
@@ -171,12 +183,14 @@ impl Load {
     /// 1.30 with images of 253 characters: 335 for the candidates of an image at 8 depths; for each
     /// row and image 56, 77 and 106 at 1, 4 and 8 depths, 15 more where the rule has exemptions,
     /// and 70 for each that is by image; less than 120 for a row of labels; 22 to 31 for each
-    /// group of the user and exemption with 16 groups.
+    /// group of the user and exemption with 16 groups. A variable of a check costs less than 1,000
+    /// for each container, since `many_containers` in `tests/pod_security/limits.rs` has 1,000.
     fn costs(&self) -> Vec<u64> {
         let depths = self.depths.len() as u64;
         let candidates = Self::IMAGES * (30 + 45 * depths);
         let rows: u64 = self.rules.values().map(|rule| rule.rows).sum();
         let mut costs = vec![candidates, self.exempting, rows * 40];
+        costs.extend(self.variables.iter().map(|_| Self::VARIABLE));
         for (rule, load) in &self.rules {
             let exempt = load.exemptions * 50;
             costs.push(match rule.logic().findings {
@@ -186,7 +200,13 @@ impl Load {
                     let exempt_row = Self::IMAGES * (16 + 8 * depths);
                     load.rows * row + load.image_exemptions * exempt_row + exempt
                 }
-                Findings::Strings(_) => load.rows * 120 + exempt,
+                Findings::Strings(_) | Findings::OfCheck => {
+                    let row = match rule.logic().subject {
+                        Subject::Labels => 120,
+                        Subject::PodSpec => Self::LISTING_ROW,
+                    };
+                    load.rows * row + exempt
+                }
             });
         }
         costs
@@ -194,14 +214,18 @@ impl Load {
 }
 
 impl LinkedPolicy {
-    fn new(policy: &BoundaryPolicy, now: Timestamp) -> Self {
+    fn new(policy: &BoundaryPolicy, options: &Options) -> Self {
         let exemptions = policy.spec.exemptions.iter();
         Self {
             name: policy.name_any(),
             generation: policy.metadata.generation.unwrap_or_default(),
-            checks: policy.spec.rules.checks(),
+            checks: policy.spec.rules.checks(options.capabilities.version),
             exemptions: exemptions
-                .filter(|exemption| exemption.expires.is_none_or(|expires| expires > now))
+                .filter(|exemption| {
+                    exemption
+                        .expires
+                        .is_none_or(|expires| expires > options.now)
+                })
                 .cloned()
                 .collect(),
         }

@@ -4,11 +4,15 @@
 mod capabilities;
 mod cel;
 mod emit;
+mod guard;
 mod link;
 mod names;
 
 pub use capabilities::{Capabilities, ParseVersionError, Version};
+pub use guard::{GUARD, GUARDED_RESOURCE, GUARDED_VERB, label_guard};
 pub use names::object_name;
+
+pub(crate) use emit::first;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,17 +51,20 @@ pub struct Options {
     pub capabilities: Capabilities,
     /// The key of the label that puts a namespace into a boundary.
     pub boundary_label: String,
+    /// Whether the label is guarded.
+    pub label_guard: bool,
     /// Exemptions that ended by now are left out.
     pub now: Timestamp,
 }
 
 impl Options {
-    /// The usual label, for an API server with `capabilities` at the time `now`.
+    /// The usual label, not guarded, for an API server with `capabilities` at the time `now`.
     #[must_use]
     pub fn new(capabilities: Capabilities, now: Timestamp) -> Self {
         Self {
             capabilities,
             boundary_label: BOUNDARY_LABEL.to_owned(),
+            label_guard: false,
             now,
         }
     }
@@ -127,10 +134,12 @@ pub fn compile<'p>(
             problems,
         };
     }
-    let mut objects: Vec<_> = link::link(&valid, options.now)
+    let mut objects: Vec<_> = link::link(&valid, options)
         .iter()
         .map(|linked| emit::emit(linked, options))
         .collect();
+    let guard = options.label_guard;
+    objects.extend(guard.then(|| label_guard(&options.boundary_label)));
     objects.sort_by(|a, b| a.name.cmp(&b.name));
     Compilation { objects, problems }
 }

@@ -1,7 +1,9 @@
 //! The status of a member cluster from what its task reports. Pure.
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::policy_status::{MAX_NOTE, Transition};
 use crate::api::{
     ClusterState, ConditionStatus, MemberClusterStatus, PolicyCounts, condition, set_condition,
 };
@@ -68,6 +70,19 @@ pub(crate) fn member_status(
             }
         }
     }
+    if let Some(guard) = &report.guard {
+        let (reason, message) = (guard.reason.as_str(), guard.message.as_str());
+        let installed = ConditionStatus::from(guard.state == ClusterState::Installed);
+        set("LabelGuarded", installed, reason, message);
+    } else if report.problem.is_none() {
+        let message = "anyone who may edit a namespace may move it to another boundary";
+        set(
+            "LabelGuarded",
+            ConditionStatus::False,
+            "SwitchedOff",
+            message,
+        );
+    }
     if report.version.is_some() {
         status.version.clone_from(&report.version);
         status.apis.clone_from(&report.apis);
@@ -86,6 +101,51 @@ pub(crate) fn member_status(
         }
     }
     status
+}
+
+/// What to tell of the change from `before` to `after`.
+pub(crate) fn member_transitions(
+    before: Option<&MemberClusterStatus>,
+    after: &MemberClusterStatus,
+) -> Vec<Transition> {
+    let before = before.map_or(&[][..], |status| &status.conditions);
+    let mut told = Vec::new();
+    for kind in ["Ready", "LabelGuarded"] {
+        let of = |conditions: &'_ [Condition]| {
+            let mut conditions = conditions.iter();
+            conditions
+                .find(|condition| condition.type_ == kind)
+                .cloned()
+        };
+        let Some(now) = of(&after.conditions) else {
+            continue;
+        };
+        let same = of(before).is_some_and(|was| {
+            was.status == now.status && (was.reason == now.reason || is_outage(&was, &now))
+        });
+        if same || now.reason == "Connecting" {
+            continue;
+        }
+        let good = now.status == ConditionStatus::True.as_str();
+        let (what, because) = (if good { "is" } else { "is not" }, now.message);
+        let note = if because.is_empty() {
+            format!("{what} {kind}")
+        } else {
+            format!("{what} {kind}: {because}")
+        };
+        told.push(Transition {
+            reason: now.reason,
+            good,
+            note: note.chars().take(MAX_NOTE).collect(),
+        });
+    }
+    told
+}
+
+/// Whether both say that there is no connection: one outage shows in several ways.
+fn is_outage(one: &Condition, other: &Condition) -> bool {
+    let outage = |c: &Condition| ["ConnectionFailed", "Timeout"].contains(&c.reason.as_str());
+    outage(one) && outage(other)
 }
 
 /// The API keeps seconds.
@@ -153,6 +213,30 @@ mod tests {
         let again = member_status(Some(1), Some(&first), None, false, (3, 2), at(2000));
         assert_eq!(again, first);
         let overdue = member_status(Some(1), Some(&first), None, true, (3, 2), at(2000));
-        assert_eq!(overdue.conditions[0].status, "Unknown");
+        let mut conditions = overdue.conditions.iter();
+        let ready = conditions.find(|c| c.type_ == "Ready").unwrap();
+        assert_eq!(ready.status, "Unknown");
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let told = |before: Option<&MemberClusterStatus>, after: &MemberClusterStatus| {
+            let told = member_transitions(before, after);
+            told.into_iter()
+                .map(|told| (told.reason, told.good, told.note))
+                .collect::<Vec<_>>()
+        };
+        let unreachable = |reason| Verdict::new(ClusterState::Unreachable, reason, "no answer");
+        let ready = status(None, 1000, None);
+        let text = |text: &str| text.to_owned();
+        assert!(told(None, &ready).contains(&(text("Ready"), true, text("is Ready"))));
+        assert_eq!(told(Some(&ready), &ready), []);
+        let down = status(Some(&ready), 1000, Some(unreachable("Timeout")));
+        let expected = (text("Timeout"), false, text("is not Ready: no answer"));
+        assert_eq!(told(Some(&ready), &down), [expected]);
+        let still = status(Some(&down), 1000, Some(unreachable("ConnectionFailed")));
+        assert_eq!(told(Some(&down), &still), []);
+        let other = status(Some(&down), 1000, Some(unreachable("SecretNotFound")));
+        assert_eq!(told(Some(&down), &other).len(), 1);
     }
 }

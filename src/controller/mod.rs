@@ -3,6 +3,7 @@
 
 mod hub;
 mod identity;
+mod leader;
 mod member_status;
 mod policy_status;
 mod scope;
@@ -12,10 +13,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use leader::{Election, LEASE};
+
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use kube::api::ObjectMeta;
-use kube::{Client, ResourceExt as _};
+use kube::{Client, Resource, ResourceExt as _};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -24,10 +27,12 @@ use crate::api::{
     BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicyStatus, ClusterState, MemberCluster,
     MemberClusterStatus,
 };
-use crate::fleet::{Fleet, FleetSettings, ProofSettings, Repair, Report, Source};
+use crate::fleet::{Fence, Fleet, FleetSettings, ProofSettings, Repair, Report, Source};
+use crate::telemetry::{Loop, Telemetry};
 use hub::{Hub, Member};
 use identity::Identities;
-use member_status::{member_status, to_seconds};
+use leader::Elector;
+use member_status::{member_status, member_transitions, to_seconds};
 use policy_status::{InScope, Transition, policy_status, repaired, transitions};
 use scope::{Observed, wanted};
 use write::{FINALIZER, Memory, WriteError, Writer};
@@ -58,6 +63,12 @@ pub struct Settings {
     pub proof: ProofSettings,
     /// Writes to member clusters at the same time, all together.
     pub max_concurrent_applies: usize,
+    /// Whether the label that puts a namespace into a boundary is guarded in the member clusters.
+    pub label_guard: bool,
+    /// How the leader of several instances is elected. Absent: this is the only one.
+    pub election: Option<Election>,
+    /// What this instance tells of itself.
+    pub telemetry: Telemetry,
 }
 
 impl Default for Settings {
@@ -70,6 +81,9 @@ impl Default for Settings {
             request_timeout: Duration::from_secs(10),
             proof: ProofSettings::default(),
             max_concurrent_applies: 16,
+            label_guard: true,
+            election: None,
+            telemetry: Telemetry::default(),
         }
     }
 }
@@ -80,52 +94,103 @@ pub enum Error {
     /// No client can be made for the hub.
     #[error("no client can be made for the hub: {0}")]
     Client(#[source] kube::Error),
+    /// Another instance may lead by now. Nothing is written any more; start anew.
+    #[error("the Lease could not be renewed in time: this instance leads no more")]
+    LeadershipLost,
 }
 
 /// Runs the operator against the hub until `shutdown`. Whatever goes wrong on the way is tried again.
 ///
+/// Of several instances with an [`Election`] one works and the others wait. When it returns, nothing
+/// of it writes any more.
+///
 /// # Errors
-/// No client can be made from `hub`.
+/// No client can be made from `hub`, or the leadership was lost.
 pub async fn run(
     settings: Settings,
     hub: kube::Config,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let watching = Client::try_from(hub.clone()).map_err(Error::Client)?;
-    let (fleet, mut reports) = Fleet::new(FleetSettings {
-        local: hub.clone(),
-        boundary_label: settings.boundary_label.clone(),
-        resync_interval: settings.resync_interval,
-        capabilities_interval: settings.capabilities_interval,
-        request_timeout: settings.request_timeout,
-        proof: settings.proof.clone(),
-        compiler: Arc::default(),
-        permits: Arc::new(Semaphore::new(settings.max_concurrent_applies.max(1))),
-    });
-    let mut operator = Operator {
-        hub: Hub::watch(&watching, &settings.namespace, settings.request_timeout),
-        writer: Writer {
-            client: Client::try_from(hub).map_err(Error::Client)?,
-            timeout: settings.request_timeout,
-            instance: std::env::var("HOSTNAME").unwrap_or_else(|_| "boundary-operator".to_owned()),
-        },
-        fleet,
-        reports: BTreeMap::new(),
-        waiting: BTreeMap::new(),
-        patience: settings.request_timeout * 2 + Duration::from_secs(1),
-        policy_statuses: Memory::new(),
-        member_statuses: Memory::new(),
-        identities: Identities::default(),
-        repairs: Vec::new(),
-        removals: JoinSet::new(),
-        removing: BTreeSet::new(),
+    let client = Client::try_from(hub.clone()).map_err(Error::Client)?;
+    let watched = Hub::watch(&client, &settings.namespace, settings.request_timeout);
+    let telemetry = settings.telemetry.clone();
+    let ended = Ended(telemetry.clone());
+    let mut shutdown = std::pin::pin!(shutdown);
+    let fence = if settings.election.is_some() {
+        Fence::closed()
+    } else {
+        Fence::open()
     };
+    let elector = |election| {
+        Elector::new(
+            election,
+            client.clone(),
+            &settings.namespace,
+            settings.request_timeout,
+            fence.clone(),
+            telemetry.clone(),
+        )
+    };
+    let mut waiting = settings.election.clone().map(elector);
+    if let Some(elector) = &mut waiting {
+        let ready = async {
+            watched.ready().await;
+            telemetry.health.ready();
+            std::future::pending::<()>().await;
+        };
+        let acquired = tokio::select! {
+            () = elector.acquire() => true,
+            () = ready => false,
+            () = &mut shutdown => false,
+        };
+        if !acquired {
+            tracing::info!("the operator stops; it did not lead");
+            // It may have just got the Lease.
+            if let Some(elector) = waiting {
+                elector.release().await;
+            }
+            return Ok(());
+        }
+    }
+    telemetry.metrics.leads(true);
+
+    let (mut operator, mut reports) = Operator::new(&settings, hub, watched, &fence)?;
     tracing::info!(namespace = settings.namespace, "the operator starts");
-    tokio::select! {
-        () = operator.work(&mut reports) => {}
-        () = shutdown => tracing::info!("the operator stops; what is enforced stays enforced"),
+    let mut keeping = JoinSet::new();
+    if let Some(mut elector) = waiting {
+        keeping.spawn(async move {
+            elector.keep().await;
+        });
+    }
+    let lost = tokio::select! {
+        () = operator.work(&mut reports) => false,
+        Some(_) = keeping.join_next() => true,
+        () = shutdown => false,
+    };
+    // Nothing renews the Lease any more when the fence closes and it is given back.
+    keeping.shutdown().await;
+    fence.close();
+    drop(operator);
+    drop(ended);
+    if lost {
+        return Err(Error::LeadershipLost);
+    }
+    tracing::info!("the operator stops; what is enforced stays enforced");
+    if let Some(election) = settings.election.clone() {
+        elector(election).release().await;
     }
     Ok(())
+}
+
+/// Says that an instance does not lead and that none of its loops run, when it is dropped.
+struct Ended(Telemetry);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        self.0.metrics.leads(false);
+        self.0.health.ended(Loop::Election);
+        self.0.health.ended(Loop::Reconcile);
+    }
 }
 
 struct Operator {
@@ -145,16 +210,66 @@ struct Operator {
     /// Clusters that are being left, by uid.
     removals: JoinSet<String>,
     removing: BTreeSet<String>,
+    telemetry: Telemetry,
 }
 
 impl Operator {
+    fn new(
+        settings: &Settings,
+        config: kube::Config,
+        hub: Hub,
+        fence: &Fence,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Report>), Error> {
+        let metrics = settings.telemetry.metrics.clone();
+        let (fleet, reports) = Fleet::new(FleetSettings {
+            local: config.clone(),
+            boundary_label: settings.boundary_label.clone(),
+            resync_interval: settings.resync_interval,
+            capabilities_interval: settings.capabilities_interval,
+            request_timeout: settings.request_timeout,
+            permits: Arc::new(Semaphore::new(settings.max_concurrent_applies.max(1))),
+            proof: settings.proof.clone(),
+            compiler: Arc::default(),
+            label_guard: settings.label_guard,
+            fence: fence.clone(),
+            metrics: metrics.clone(),
+        });
+        let operator = Self {
+            hub,
+            writer: Writer {
+                client: fence.client(config).map_err(Error::Client)?,
+                timeout: settings.request_timeout,
+                instance: std::env::var("HOSTNAME")
+                    .unwrap_or_else(|_| "boundary-operator".to_owned()),
+                telemetry: settings.telemetry.clone(),
+            },
+            fleet,
+            reports: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            patience: settings.request_timeout * 2 + Duration::from_secs(1),
+            policy_statuses: Memory::new(),
+            member_statuses: Memory::new(),
+            identities: Identities::default(),
+            repairs: Vec::new(),
+            removals: JoinSet::new(),
+            removing: BTreeSet::new(),
+            telemetry: settings.telemetry.clone(),
+        };
+        Ok((operator, reports))
+    }
+
     /// Never ends.
     async fn work(&mut self, reports: &mut mpsc::UnboundedReceiver<Report>) {
         self.hub.ready().await;
+        self.telemetry.health.ready();
         tracing::info!("everything on the hub was listed");
         let changed = self.hub.changed.clone();
         loop {
+            self.telemetry.health.beat(Loop::Reconcile);
+            let started = Instant::now();
             self.pass().await;
+            self.telemetry.metrics.reconciled(started.elapsed());
+            self.telemetry.health.beat(Loop::Reconcile);
             let removed = async {
                 match self.removals.join_next().await {
                     Some(removed) => removed,
@@ -231,8 +346,29 @@ impl Operator {
 
         self.tell_repairs(&policies).await;
         let now = to_seconds(Timestamp::now()).unwrap_or_default();
+        self.measure(&members);
         let counts = self.report_policies(&policies, &members, now).await;
         self.report_members(&members, &counts, now).await;
+    }
+
+    /// Counts the clusters by state, and tells when they last answered.
+    fn measure(&self, members: &[Member]) {
+        let mut states = Vec::new();
+        let mut contacts = BTreeMap::new();
+        for Member { object, .. } in members {
+            let name = object.name_any();
+            let report = self.reports.get(&name);
+            states.push(match report {
+                Some(report) => report.problem.as_ref().map(|problem| problem.state),
+                None => Some(ClusterState::Pending),
+            });
+            let stored = object.status.as_ref().and_then(|s| s.last_contact_time);
+            let contact = report.and_then(|report| report.last_contact).or(stored);
+            contacts.extend(contact.map(|time| (name, time)));
+        }
+        let metrics = &self.telemetry.metrics;
+        metrics.clusters(states);
+        metrics.contacts(&contacts);
     }
 
     /// Makes sure that a cluster can't go before what is ours was removed from it.
@@ -296,9 +432,8 @@ impl Operator {
         for (cluster, repair) in std::mem::take(&mut self.repairs) {
             let told = repaired(&cluster, &repair);
             for observed in repair.policies.iter().filter_map(|name| policies.get(name)) {
-                if let Err(error) = self.writer.event(&observed.metadata, &told).await {
-                    tracing::warn!(policy = observed.name(), %error, "an Event can't be written");
-                }
+                let told = vec![told.clone()];
+                tell::<BoundaryPolicy>(&self.writer, &observed.metadata, told).await;
             }
         }
     }
@@ -317,6 +452,7 @@ impl Operator {
             .collect();
         let mut counts: BTreeMap<String, (u32, u32)> = BTreeMap::new();
         let mut changes = Vec::new();
+        let (mut words, mut states) = (Vec::new(), Vec::new());
         for observed in policies.values() {
             if observed.metadata.deletion_timestamp.is_some() {
                 continue;
@@ -335,6 +471,8 @@ impl Operator {
                 .policy_statuses
                 .latest(&observed.metadata, observed.stored.as_ref());
             let computed = policy_status(observed, stored.as_ref(), &scope, now);
+            words.push(computed.word);
+            states.extend(computed.states.values().copied());
             for cluster in &scope {
                 let count = counts.entry(cluster.name.to_owned()).or_default();
                 count.0 += 1;
@@ -346,6 +484,8 @@ impl Operator {
                 changes.push((observed.metadata.clone(), computed.status, told));
             }
         }
+        self.telemetry.metrics.policies(words);
+        self.telemetry.metrics.policy_clusters(states);
         let writer = self.writer.clone();
         let mut written = stream::iter(changes)
             .map(move |(metadata, status, told)| {
@@ -380,16 +520,23 @@ impl Operator {
                 counts.get(&name).copied().unwrap_or_default(),
                 now,
             );
-            (stored.as_ref() != Some(&status)).then(|| (object.metadata.clone(), status))
+            (stored.as_ref() != Some(&status)).then(|| {
+                let told = member_transitions(stored.as_ref(), &status);
+                (object.metadata.clone(), status, told)
+            })
         });
         let changes: Vec<_> = changes.collect();
         let writer = self.writer.clone();
         let mut written = stream::iter(changes)
-            .map(move |(metadata, status)| {
+            .map(move |(metadata, status, told)| {
                 let writer = writer.clone();
                 async move {
                     let written = writer.status::<MemberCluster>(&metadata, &status).await;
-                    is_written(&metadata, &written).then_some((metadata, status))
+                    if !is_written(&metadata, &written) {
+                        return None;
+                    }
+                    tell::<MemberCluster>(&writer, &metadata, told).await;
+                    Some((metadata, status))
                 }
             })
             .buffer_unordered(CONCURRENT_WRITES);
@@ -421,14 +568,22 @@ async fn write_policy(
     } else if !is_written(&metadata, &written) {
         return None;
     }
+    tell::<BoundaryPolicy>(writer, &metadata, told).await;
+    Some((metadata, status))
+}
+
+/// Tells of the changes of an object, in the log and in Events.
+async fn tell<K>(writer: &Writer, metadata: &ObjectMeta, told: Vec<Transition>)
+where
+    K: Resource<DynamicType = ()>,
+{
+    let (kind, name) = (K::kind(&()), metadata.name.as_deref().unwrap_or_default());
     for transition in told {
-        let policy = metadata.name.as_deref().unwrap_or_default();
-        tracing::info!(policy, note = transition.note, "a policy changed its state");
-        if let Err(error) = writer.event(&metadata, &transition).await {
-            tracing::warn!(policy, %error, "an Event can't be written");
+        tracing::info!(%kind, name, note = transition.note, "a state changed");
+        if let Err(error) = writer.event::<K>(metadata, &transition).await {
+            tracing::warn!(%kind, name, %error, "an Event can't be written");
         }
     }
-    Some((metadata, status))
 }
 
 fn is_written(metadata: &ObjectMeta, written: &Result<(), WriteError>) -> bool {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::member_status::to_seconds;
 use super::scope::Observed;
@@ -16,10 +17,17 @@ use crate::fleet::{RESTARTED, Repair, Report, Verdict};
 const MAX_CLUSTERS: usize = 100;
 
 /// The longest note of an Event; the API server takes 1,024 bytes.
-const MAX_NOTE: usize = 500;
+pub(super) const MAX_NOTE: usize = 500;
 
 /// The most clusters that are named in one line.
 const MAX_NAMED: usize = 3;
+
+/// Reasons of a policy that has no state in any cluster.
+const INVALID: &str = "InvalidPolicy";
+const NO_CLUSTER: &str = "NoClusterInScope";
+
+/// Reasons to be Pending for a moment, as after every change.
+const TRANSIENT: [&str; 4] = ["Applying", "Connecting", "Proving", RESTARTED];
 
 /// A cluster in the scope of a policy.
 pub(crate) struct InScope<'a> {
@@ -35,6 +43,8 @@ pub(crate) struct Computed {
     pub(crate) status: BoundaryPolicyStatus,
     /// The state in each cluster in scope, also in those that are not listed.
     pub(crate) states: BTreeMap<String, ClusterState>,
+    /// Its worst state, or why it has none.
+    pub(crate) word: &'static str,
 }
 
 /// The status of `observed` at `now`, where `stored` is what it was.
@@ -71,6 +81,7 @@ pub(crate) fn policy_status(
             return Computed {
                 status,
                 states: BTreeMap::new(),
+                word: INVALID,
             };
         }
     };
@@ -89,7 +100,7 @@ pub(crate) fn policy_status(
         None => {
             let message = "no member cluster is in the scope of the policy: see spec.clusters and \
                            kubectl get memberclusters --show-labels";
-            set("Ready", false, "NoClusterInScope", message);
+            set("Ready", false, NO_CLUSTER, message);
         }
         Some(worst) => {
             let ready = matches!(
@@ -111,12 +122,14 @@ pub(crate) fn policy_status(
     set("Reconciling", pending, progress, "");
     set("Stalled", false, "NotStalled", "");
     status.summary = Some(summary);
+    let worst = clusters.first().map(|cluster| cluster.state.as_str());
     let all = clusters.iter().map(|c| (c.name.clone(), c.state)).collect();
     clusters.truncate(MAX_CLUSTERS);
     status.clusters = clusters;
     Computed {
         status,
         states: all,
+        word: worst.unwrap_or(NO_CLUSTER),
     }
 }
 
@@ -274,7 +287,7 @@ pub(crate) fn some_of(items: &[String]) -> String {
 }
 
 /// A change to tell in an Event.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Transition {
     /// What it changed to, in one word.
     pub(crate) reason: String,
@@ -318,21 +331,27 @@ pub(crate) fn transitions(
     let states: BTreeMap<_, _> = before
         .iter()
         .flat_map(|status| &status.clusters)
-        .map(|cluster| (&cluster.name, cluster.state))
+        .map(|cluster| (&cluster.name, shown(cluster)))
         .collect();
+    let mut told = Vec::new();
+    if let Some(reason) = without_state(after)
+        && before.and_then(without_state).map(|c| &c.reason) != Some(&reason.reason)
+    {
+        told.push(Transition {
+            reason: reason.reason.clone(),
+            good: false,
+            note: reason.message.chars().take(MAX_NOTE).collect(),
+        });
+    }
     let mut changed: BTreeMap<ClusterState, Vec<&ClusterStatus>> = BTreeMap::new();
     for cluster in &after.clusters {
-        let same = states.get(&cluster.name) == Some(&cluster.state);
-        if !same && cluster.state != ClusterState::Pending {
+        let same = states.get(&cluster.name) == Some(&shown(cluster));
+        let transient =
+            cluster.state == ClusterState::Pending && TRANSIENT.contains(&cluster.reason.as_str());
+        if !same && !transient {
             changed.entry(cluster.state).or_default().push(cluster);
         }
     }
-    let stalled = |status: &BoundaryPolicyStatus| {
-        let mut conditions = status.conditions.iter();
-        conditions.any(|c| c.type_ == "Stalled" && c.status == "True")
-    };
-    let invalid =
-        (stalled(after) && !before.is_some_and(stalled)).then(|| Transition::invalid(after));
     let changed = changed.into_iter().map(|(state, clusters)| {
         let names: Vec<_> = clusters
             .iter()
@@ -348,7 +367,23 @@ pub(crate) fn transitions(
             note: note.chars().take(MAX_NOTE).collect(),
         }
     });
-    invalid.into_iter().chain(changed).collect()
+    told.extend(changed);
+    told
+}
+
+/// A state, and why it is pending: a policy may be that for one reason after another.
+fn shown(cluster: &ClusterStatus) -> (ClusterState, Option<&str>) {
+    let pending = cluster.state == ClusterState::Pending;
+    (cluster.state, pending.then_some(cluster.reason.as_str()))
+}
+
+/// Why the policy has no state in any cluster, if so.
+fn without_state(status: &BoundaryPolicyStatus) -> Option<&Condition> {
+    let mut conditions = status.conditions.iter();
+    let ready = conditions.find(|condition| condition.type_ == "Ready")?;
+    [INVALID, NO_CLUSTER]
+        .contains(&ready.reason.as_str())
+        .then_some(ready)
 }
 
 fn to_u32(count: usize) -> u32 {

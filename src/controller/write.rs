@@ -13,7 +13,8 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::policy_status::Transition;
-use crate::api::{BoundaryPolicy, MemberCluster};
+use crate::api::MemberCluster;
+use crate::telemetry::{ErrorClass, Loop, Telemetry};
 
 /// The name under which the operator writes.
 const NAME: &str = "boundary-operator";
@@ -60,6 +61,7 @@ pub(crate) struct Writer {
     pub(crate) timeout: Duration,
     /// Which of several operators writes.
     pub(crate) instance: String,
+    pub(crate) telemetry: Telemetry,
 }
 
 /// A write to the hub failed.
@@ -74,6 +76,11 @@ pub(crate) enum WriteError {
 }
 
 impl WriteError {
+    /// Whether the object is not what it was when it was read, or not there.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(self, Self::Kube(kube::Error::Api(status)) if matches!(status.code, 404 | 409))
+    }
+
     /// Whether the object as it is will be refused every time.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Kube(kube::Error::Api(status)) if status.code == 422)
@@ -113,14 +120,17 @@ impl Writer {
             .await
     }
 
-    /// Tells of a change of state at the policy.
-    pub(crate) async fn event(
+    /// Tells of a change of state at the object.
+    pub(crate) async fn event<K>(
         &self,
-        policy: &ObjectMeta,
+        object: &ObjectMeta,
         transition: &Transition,
-    ) -> Result<(), WriteError> {
+    ) -> Result<(), WriteError>
+    where
+        K: Resource<DynamicType = ()>,
+    {
         let now = Timestamp::now();
-        let name = policy.name.clone().unwrap_or_default();
+        let name = object.name.clone().unwrap_or_default();
         let event = Event {
             action: Some("Enforce".to_owned()),
             event_time: Some(MicroTime(now)),
@@ -132,10 +142,10 @@ impl Writer {
             note: Some(transition.note.clone()),
             reason: Some(transition.reason.clone()),
             regarding: Some(ObjectReference {
-                api_version: Some(BoundaryPolicy::api_version(&()).into_owned()),
-                kind: Some(BoundaryPolicy::kind(&()).into_owned()),
+                api_version: Some(K::api_version(&()).into_owned()),
+                kind: Some(K::kind(&()).into_owned()),
                 name: Some(name),
-                uid: policy.uid.clone(),
+                uid: object.uid.clone(),
                 ..ObjectReference::default()
             }),
             reporting_controller: Some(format!("{}/{NAME}", crate::api::GROUP)),
@@ -174,11 +184,17 @@ impl Writer {
         &self,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<(), WriteError> {
-        match tokio::time::timeout(self.timeout, request).await {
+        let written = match tokio::time::timeout(self.timeout, request).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(WriteError::Timeout(self.timeout)),
+        };
+        // A pass may have many writes; each is progress.
+        self.telemetry.health.beat(Loop::Reconcile);
+        if written.is_err() {
+            self.telemetry.metrics.error(ErrorClass::Hub);
         }
+        written
     }
 }
 

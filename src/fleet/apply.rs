@@ -14,7 +14,8 @@ use tokio::sync::Semaphore;
 use super::failure::{Failure, limited};
 use super::plan::{Existing, Plan, Step, plan};
 use super::prove::{Acting, Prover};
-use crate::compile::AdmissionObject;
+use crate::compile::{AdmissionObject, GUARD};
+use crate::fleet::Fence;
 
 /// The manager of the fields that are written.
 pub(crate) const FIELD_MANAGER: &str = "boundary-operator";
@@ -35,6 +36,8 @@ pub(crate) struct Target {
     pub(crate) timeout: Duration,
     /// What the client is made from, for further connections.
     pub(crate) config: Option<kube::Config>,
+    /// Until when the cluster may be written to.
+    pub(crate) fence: Fence,
     /// A write needs one of these, so that the writes to all clusters together are bounded.
     pub(crate) permits: Arc<Semaphore>,
 }
@@ -133,7 +136,8 @@ impl Target {
         for step in steps {
             let name = match &step {
                 Step::Settle(names) => {
-                    if !failed.is_empty() {
+                    // The guard holds no policy that could be lost.
+                    if failed.keys().any(|name| name != GUARD) {
                         break;
                     }
                     let objects = wanted.iter().filter(|object| names.contains(&object.name));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::api::ClusterState;
+use crate::telemetry::ErrorClass;
 
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,6 +61,18 @@ impl Failure {
     #[must_use]
     pub(crate) fn concerns_the_cluster(&self) -> bool {
         matches!(self, Self::Unreachable { .. } | Self::Unauthorized(_))
+    }
+
+    /// What kind of failure is counted.
+    pub(crate) fn class(&self) -> ErrorClass {
+        match self {
+            Self::Unreachable { .. } => ErrorClass::Unreachable,
+            Self::Unauthorized(_) => ErrorClass::Unauthorized,
+            Self::Forbidden(_) => ErrorClass::Forbidden,
+            Self::Refused(_) => ErrorClass::Refused,
+            Self::Conflict(_) => ErrorClass::Conflict,
+            Self::Server(_) => ErrorClass::Server,
+        }
     }
 
     /// What it means for a policy.

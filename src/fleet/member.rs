@@ -22,8 +22,9 @@ use super::report::{PolicyReport, Repair, Report, Wanted};
 use super::{FleetSettings, Source};
 use crate::api::{Action, BoundaryPolicy, ClusterState, ObjectRef};
 use crate::compile::{
-    AdmissionObject, Compilation, Options, PROBE_NAMESPACE, compile, next_expiry,
+    AdmissionObject, Compilation, GUARD, Options, PROBE_NAMESPACE, compile, next_expiry,
 };
+use crate::telemetry::{Attempt, Proof as ProofOutcome};
 
 /// The reason while an object that was found as it is wanted was not proven since the operator
 /// started. What was known of it before stands until then.
@@ -50,16 +51,8 @@ pub(crate) struct Task {
 
 /// Keeps a cluster as it is wanted, until it is dropped.
 pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
-    let connected = source.config(&task.settings).await.and_then(|config| {
-        report.insecure = config.accept_invalid_certs;
-        let mut watching = config.clone();
-        watching.read_timeout = Some(WATCH_TIMEOUT);
-        let clients = Client::try_from(config.clone())
-            .and_then(|client| Ok((client, Client::try_from(watching)?, config)));
-        clients.map_err(|_| unusable_client())
-    });
-    let (client, watching, config) = match connected {
-        Ok(clients) => clients,
+    let (target, watching) = match connect(source, &task.settings).await {
+        Ok(connected) => connected,
         Err(problem) => {
             tracing::warn!(
                 reason = problem.reason,
@@ -71,17 +64,25 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
             return std::future::pending().await;
         }
     };
-    let target = Target {
-        client,
-        timeout: task.settings.request_timeout,
-        config: Some(config),
-        permits: task.settings.permits.clone(),
-    };
+    let config = target.config.as_ref();
+    report.insecure = config.is_some_and(|config| config.accept_invalid_certs);
     let mut member = Member::new(target, task.settings.clone(), report);
     let longest = LONGEST_BACKOFF.min(task.settings.capabilities_interval);
     let mut backoff = Backoff::new(longest);
+    let mut seen: Option<watch::Receiver<Option<Versions>>> = None;
     loop {
         let wanted = task.wanted.borrow_and_update().clone();
+        // What is seen from here on may be newer than what is read.
+        if let Some(seen) = &mut seen
+            && seen.has_changed().unwrap_or_default()
+            && differs(
+                seen.borrow_and_update().as_ref(),
+                &member.known.versions,
+                member.probing,
+            )
+        {
+            member.settled = None;
+        }
         let wait = match member.cycle(&wanted).await {
             Ok(true) => {
                 backoff.reset();
@@ -89,6 +90,7 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
             }
             Ok(false) => backoff.next(),
             Err(failure) => {
+                task.settings.metrics.error(failure.class());
                 member.failed(&failure, &wanted);
                 backoff.next()
             }
@@ -97,10 +99,11 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
             return;
         }
         if member.drift.is_none() && member.can_watch() {
-            member.drift = Some(Drift::watch(&watching));
+            let drift = Drift::watch(&watching);
+            seen = Some(drift.seen.clone());
+            member.drift = Some(drift);
         }
         let until = Instant::now() + wait;
-        let mut seen = member.drift.as_ref().map(|drift| drift.seen.clone());
         // One proof at least, however much else is due; and none that began is broken off for it.
         loop {
             let (versions, member_probing) = (member.known.versions.clone(), member.probing);
@@ -149,6 +152,24 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
     }
 }
 
+/// A client for requests, and one whose answers may take as long as a watch.
+async fn connect(source: &Source, settings: &FleetSettings) -> Result<(Target, Client), Verdict> {
+    let config = source.config(settings).await?;
+    let mut watching = config.clone();
+    watching.read_timeout = Some(WATCH_TIMEOUT);
+    let client = settings.fence.client(config.clone());
+    let client = client.map_err(|_| unusable_client())?;
+    let watching = Client::try_from(watching).map_err(|_| unusable_client())?;
+    let target = Target {
+        client,
+        timeout: settings.request_timeout,
+        config: Some(config),
+        fence: settings.fence.clone(),
+        permits: settings.permits.clone(),
+    };
+    Ok((target, watching))
+}
+
 /// Ends when something of ours is not as it was when it was last read.
 async fn drifted(
     known: Versions,
@@ -158,15 +179,21 @@ async fn drifted(
     let Some(seen) = seen else {
         return std::future::pending().await;
     };
-    let differs = |seen: &Option<Versions>| {
-        let Some(seen) = seen else { return false };
-        let gone = probing && !seen.contains_key(&(NAMESPACE, PROBE_NAMESPACE.to_owned()));
-        let ours = seen.iter().filter(|((kind, _), _)| *kind != NAMESPACE);
-        gone || !ours.eq(known.iter())
-    };
-    if seen.wait_for(differs).await.is_err() {
-        std::future::pending::<()>().await;
+    // Only what is newly seen counts: a watch that lags behind what was read is no drift.
+    while seen.changed().await.is_ok() {
+        if differs(seen.borrow_and_update().as_ref(), &known, probing) {
+            return;
+        }
     }
+    std::future::pending::<()>().await;
+}
+
+/// Whether what was seen is not what is `known`.
+fn differs(seen: Option<&Versions>, known: &Versions, probing: bool) -> bool {
+    let Some(seen) = seen else { return false };
+    let gone = probing && !seen.contains_key(&(NAMESPACE, PROBE_NAMESPACE.to_owned()));
+    let ours = seen.iter().filter(|((kind, _), _)| *kind != NAMESPACE);
+    gone || !ours.eq(known.iter())
 }
 
 /// Why no client can be made. The cause is left out: it may quote a key.
@@ -255,13 +282,18 @@ impl Member {
             let settled = if let Some(problem) = discovered.unsupported() {
                 self.report.policies.clear();
                 self.report.leftovers.clear();
+                self.report.guard = None;
                 self.report.problem = Some(problem);
                 self.whole.clear();
                 self.proofs.clear();
                 self.drift = None;
                 true
             } else {
-                self.enforce(wanted, &discovered).await?
+                let started = Instant::now();
+                let enforced = self.enforce(wanted, &discovered).await;
+                let metrics = &self.settings.metrics;
+                metrics.applied(started.elapsed(), Attempt::of(&enforced));
+                enforced?
             };
             self.count_namespaces(wanted).await;
             self.next_resync = Instant::now() + jitter(self.settings.resync_interval);
@@ -337,8 +369,13 @@ impl Member {
             let compilation = self.settings.compiler.compile(&accepted, &options);
             let objects = &compilation.objects;
             let outcome = apply(&self.target, Some(&mut self.prover), objects).await?;
+            for failure in outcome.failed.values() {
+                self.settings.metrics.error(failure.class());
+            }
             self.note_repairs(&compilation, &outcome);
-            let refused: BTreeSet<String> = outcome.refused().into_iter().map(Into::into).collect();
+            let mut refused = outcome.refused();
+            refused.remove(GUARD);
+            let refused: BTreeSet<String> = refused.into_iter().map(Into::into).collect();
             if refused.is_empty() {
                 let settled = outcome.failed.is_empty() && outcome.remaining.steps.is_empty();
                 self.compilation = compilation;
@@ -376,6 +413,10 @@ impl Member {
         policies: &[Arc<BoundaryPolicy>],
         options: &Options,
     ) -> Result<Vec<(Arc<BoundaryPolicy>, Failure)>, Failure> {
+        let options = &Options {
+            label_guard: false,
+            ..options.clone()
+        };
         let mut kept: Vec<Arc<BoundaryPolicy>> = Vec::new();
         let mut culprits = Vec::new();
         'policies: for policy in policies {
@@ -415,6 +456,7 @@ impl Member {
                 for policy in object.policies.keys() {
                     self.standing.remove(policy);
                 }
+                self.settings.metrics.drift_repaired();
                 self.report.repairs.push(Repair {
                     object: object.name.clone(),
                     policies: object.policies.keys().cloned().collect(),
@@ -435,9 +477,15 @@ impl Member {
         self.known = outcome.existing.summary();
         let compilation = self.compilation.clone();
         self.whole.clear();
+        self.report.guard = None;
         let mut verdicts = BTreeMap::new();
         for object in &compilation.objects {
-            if let Some(verdict) = trouble(object, outcome) {
+            let trouble = trouble(object, outcome);
+            if object.name == GUARD {
+                let installed = || Verdict::new(ClusterState::Installed, "Installed", "");
+                self.report.guard = Some(trouble.clone().unwrap_or_else(installed));
+            }
+            if let Some(verdict) = trouble {
                 for policy in object.policies.keys() {
                     verdicts.insert(policy.clone(), verdict.clone());
                 }
@@ -521,7 +569,7 @@ impl Member {
         let now = Instant::now();
         let objects = self.compilation.objects.iter();
         objects
-            .filter(|object| self.whole.contains(&object.name))
+            .filter(|object| self.whole.contains(&object.name) && !object.policies.is_empty())
             .map(|object| (self.proofs.get(&object.name).map(|proof| proof.due), object))
             .min_by_key(|(due, _)| *due)
             .map(|(due, object)| (due.unwrap_or(now), object.clone()))
@@ -529,7 +577,12 @@ impl Member {
 
     /// Shows whether the API server acts on an object.
     async fn prove(&mut self, object: &AdmissionObject, wanted: &Wanted) -> Result<(), Failure> {
-        let verdicts = self.prover.prove(object, wanted).await?;
+        let started = Instant::now();
+        let verdicts = self.prover.prove(object, wanted).await;
+        if let Some(outcome) = ProofOutcome::of(&verdicts) {
+            self.settings.metrics.proof(started.elapsed(), outcome);
+        }
+        let verdicts = verdicts?;
         self.probing |= self.prover.settings().enabled && object.action != Action::Audit;
         let good = |verdict: &Verdict| {
             matches!(
@@ -655,6 +708,7 @@ impl Member {
         Options {
             capabilities: discovered.capabilities,
             boundary_label: self.settings.boundary_label.clone(),
+            label_guard: self.settings.label_guard,
             now: Timestamp::now(),
         }
     }
@@ -734,6 +788,9 @@ mod tests {
             capabilities_interval: Duration::from_mins(1),
             request_timeout: Duration::from_secs(5),
             permits: permits.clone(),
+            label_guard: false,
+            fence: crate::fleet::Fence::open(),
+            metrics: crate::telemetry::Metrics::default(),
             proof: crate::fleet::ProofSettings {
                 enabled: false,
                 ..Default::default()
@@ -744,6 +801,7 @@ mod tests {
             client: server.client(),
             timeout: settings.request_timeout,
             config: None,
+            fence: crate::fleet::Fence::open(),
             permits,
         };
         Member::new(target, Arc::new(settings), Report::default())
@@ -753,7 +811,10 @@ mod tests {
     async fn settle(member: &mut Member, wanted: &Wanted) -> Result<bool, Failure> {
         let settled = member.cycle(wanted).await?;
         while member.compilation.objects.iter().any(|object| {
-            member.whole.contains(&object.name) && !member.proofs.contains_key(&object.name)
+            // What holds no policy, as the guard, is not shown.
+            !object.policies.is_empty()
+                && member.whole.contains(&object.name)
+                && !member.proofs.contains_key(&object.name)
         }) {
             let (_, object) = member.next_proof().unwrap();
             member.prove(&object, wanted).await?;
@@ -877,5 +938,22 @@ mod tests {
         server.set(|state| state.fails = None);
         assert!(settle(&mut member, &wanted).await.unwrap());
         assert_eq!(member.report.problem, None);
+    }
+
+    #[tokio::test]
+    async fn a_guard_that_is_refused_takes_nothing_from_the_policies() {
+        let server = FakeServer::default();
+        server.set(|state| state.refuses = Some(GUARD.to_owned()));
+        let mut member = member(&server);
+        Arc::get_mut(&mut member.settings).unwrap().label_guard = true;
+        let wanted = policies(&["a"]);
+        assert!(!member.cycle(&wanted).await.unwrap());
+        assert!(member.whole.contains("web.boundarypolicy.dev"));
+        assert_eq!(member.report.guard.as_ref().unwrap().reason, "Refused");
+
+        server.set(|state| state.refuses = None);
+        assert!(settle(&mut member, &wanted).await.unwrap());
+        assert_eq!(member.report.guard.as_ref().unwrap().reason, "Installed");
+        assert_eq!(member.report.leftovers.len(), 0);
     }
 }

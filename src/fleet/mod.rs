@@ -8,14 +8,18 @@ mod drift;
 mod failure;
 #[cfg(test)]
 mod fake;
+mod fence;
 pub mod kubeconfig;
+mod measure;
 mod member;
 mod plan;
 mod prove;
 mod report;
 mod shared;
 
+pub(crate) use backoff::jitter;
 pub use failure::Verdict;
+pub use fence::Fence;
 pub(crate) use member::RESTARTED;
 pub use prove::ProofSettings;
 pub use report::{PolicyReport, Repair, Report, Wanted};
@@ -27,12 +31,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use kube::Client;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 use crate::api::ClusterState;
+use crate::telemetry::Metrics;
 use apply::{Target, remove_all};
 use backoff::Backoff;
 use member::Task;
@@ -54,6 +58,12 @@ pub struct FleetSettings {
     pub proof: ProofSettings,
     /// Writes to all clusters together.
     pub permits: Arc<Semaphore>,
+    /// Whether the label that puts a namespace into a boundary is guarded.
+    pub label_guard: bool,
+    /// Until when the clusters may be written to.
+    pub fence: Fence,
+    /// What is told of the clusters.
+    pub metrics: Metrics,
     /// What compiles for all of them.
     pub compiler: Arc<Compiler>,
 }
@@ -164,12 +174,14 @@ impl Fleet {
         let settings = self.settings.clone();
         async move {
             let config = source.config(&settings).await?;
-            let client = Client::try_from(config).map_err(|_| member::unusable_client())?;
+            let client = settings.fence.client(config);
+            let client = client.map_err(|_| member::unusable_client())?;
             let timeout = settings.request_timeout;
             let target = Target {
                 client,
                 timeout,
                 config: None,
+                fence: settings.fence.clone(),
                 permits: settings.permits.clone(),
             };
             let removed = tokio::time::timeout(timeout * 3, remove_all(&target)).await;
@@ -213,7 +225,7 @@ impl Fleet {
 async fn supervise(source: Source, mut task: Task, report: Report) {
     let mut backoff = Backoff::new(Duration::from_mins(1));
     loop {
-        let run = member::run(&source, &mut task, report.clone());
+        let run = Box::pin(member::run(&source, &mut task, report.clone()));
         if AssertUnwindSafe(run).catch_unwind().await.is_ok() {
             return;
         }

@@ -344,7 +344,7 @@ impl Prover {
             .filter(|(since, _)| since.elapsed() < KEEP_CONNECTIONS);
         let (since, further) = fresh.unwrap_or_else(|| {
             let count = self.settings.connections.saturating_sub(1);
-            let further = (0..count).filter_map(|_| Client::try_from(config.clone()).ok());
+            let further = (0..count).filter_map(|_| self.target.fence.client(config.clone()).ok());
             (Instant::now(), further.collect())
         });
         clients.extend(further.iter().cloned());

@@ -35,6 +35,8 @@ pub struct Report {
     pub policies: BTreeMap<String, PolicyReport>,
     /// Namespaces by boundary, where they could be counted.
     pub namespaces: Option<BTreeMap<String, u32>>,
+    /// What became of the guard on the boundary label, where it is wanted.
+    pub guard: Option<Verdict>,
     /// Objects of ours that are there and no longer wanted.
     pub leftovers: BTreeSet<ObjectRef>,
     /// What was put right since the report before.

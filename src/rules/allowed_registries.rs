@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::images::{is_under, trimmed};
 use super::{Check, Findings, Logic, Rule, Subject, example_pod};
 use crate::api::{FieldError, is_image_prefix};
+use crate::compile::Version;
 
 /// Allows images only under listed prefixes. An image is compared exactly as it is written in the
 /// Pod: `docker.io/library` does not allow `nginx:1.27`.
@@ -46,7 +47,7 @@ impl Rule for AllowedRegistries {
         }
     }
 
-    fn checks(&self) -> Vec<Check> {
+    fn checks(&self, _version: Version) -> Vec<Check> {
         let listed = self.prefixes().collect::<Vec<_>>().join(", ");
         let shown = match listed.char_indices().nth(MAX_SHOWN) {
             Some((end, _)) => format!("{}…", &listed[..end]),
@@ -55,6 +56,7 @@ impl Rule for AllowedRegistries {
         vec![Check {
             columns: vec![shown],
             prefixes: self.prefixes().map(str::to_owned).collect(),
+            ..Check::default()
         }]
     }
 

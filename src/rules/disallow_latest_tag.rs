@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Check, Findings, Logic, Rule, Subject, example_pod};
 use crate::api::FieldError;
+use crate::compile::Version;
 
 /// Requires of every image an explicit tag that isn't `latest`, or a digest. It has no settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -17,7 +18,7 @@ pub(super) const TAGGED: &str = "registry.k8s.io/pause:3.10";
 impl Rule for DisallowLatestTag {
     fn validate(&self, _path: &str, _errors: &mut Vec<FieldError>) {}
 
-    fn checks(&self) -> Vec<Check> {
+    fn checks(&self, _version: Version) -> Vec<Check> {
         vec![Check::default()]
     }
 

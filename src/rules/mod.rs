@@ -8,6 +8,7 @@ mod images;
 mod rule;
 
 pub(crate) use images::trimmed;
+pub use pod_security::PodSecurityLevel;
 pub use rule::{Check, Findings, Logic, Rule, Subject, example_pod};
 
 use k8s_openapi::api::core::v1::Pod;
@@ -15,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::FieldError;
+use crate::compile::Version;
 
 macro_rules! rules {
     ($($file:ident: $Rule:ident,)+) => {
@@ -84,13 +86,13 @@ macro_rules! rules {
                 names
             }
 
-            /// What the rules check, rule by rule.
+            /// What the rules check on an API server of `version`, rule by rule.
             #[must_use]
-            pub fn checks(&self) -> Vec<(RuleName, Vec<Check>)> {
+            pub fn checks(&self, version: Version) -> Vec<(RuleName, Vec<Check>)> {
                 let mut checks = Vec::new();
                 $(
                     if let Some(rule) = &self.$file {
-                        checks.push((RuleName::$Rule, rule.checks()));
+                        checks.push((RuleName::$Rule, rule.checks(version)));
                     }
                 )+
                 checks
@@ -132,6 +134,8 @@ rules! {
     required_labels: RequiredLabels,
     allowed_registries: AllowedRegistries,
     disallow_latest_tag: DisallowLatestTag,
+    pod_security: PodSecurity,
+    disallow_control_plane_tolerations: DisallowControlPlaneTolerations,
 }
 
 impl std::fmt::Display for RuleName {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Check, Findings, Logic, Rule, Subject, example_pod};
 use crate::api::{FieldError, is_label_key, is_label_value};
+use crate::compile::Version;
 
 /// Requires labels on every checked object itself: a Deployment needs them on the Deployment, and
 /// its Pods on the Pods.
@@ -49,7 +50,7 @@ impl Rule for RequiredLabels {
         }
     }
 
-    fn checks(&self) -> Vec<Check> {
+    fn checks(&self, _version: Version) -> Vec<Check> {
         let row = |(key, value): (&String, &String)| Check {
             columns: vec![key.clone(), value.clone()],
             ..Check::default()

@@ -6,14 +6,16 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kube::api::ObjectMeta;
 
 use crate::api::FieldError;
+use crate::compile::Version;
 
 /// A rule: the values that a policy gives it, and the logic that is the same for every policy.
 pub trait Rule {
     /// What can't be compiled, each under its field path; `path` is that of the rule.
     fn validate(&self, path: &str, errors: &mut Vec<FieldError>);
 
-    /// What the rule checks: one row of values for each thing that it reports by itself.
-    fn checks(&self) -> Vec<Check>;
+    /// What the rule checks on an API server of `version`: one row of values for each thing that it
+    /// reports by itself.
+    fn checks(&self, version: Version) -> Vec<Check>;
 
     /// The CEL that judges the rows. It must not depend on the values of a policy.
     fn logic() -> Logic;
@@ -35,6 +37,13 @@ pub struct Check {
     pub columns: Vec<String>,
     /// Image prefixes that the CEL reads as `prefixes`, a map with each as a key.
     pub prefixes: Vec<String>,
+    /// For [`Findings::OfCheck`]: an expression over the row `r` that gives its findings, each a
+    /// list that begins with the row. Those that no message can show need not. Checks whose first
+    /// column is the same have the same.
+    pub findings: String,
+    /// Variables that `findings` reads: name and expression, in the order of their use. Checks may
+    /// share them.
+    pub variables: Vec<(String, String)>,
 }
 
 /// The CEL of a rule. Rows, findings and sentences are lists of strings.
@@ -47,7 +56,10 @@ pub struct Logic {
     /// Variables that `findings` reads: name and expression, in the order of their use.
     pub variables: &'static [(&'static str, &'static str)],
     /// An expression over a finding `v` that gives its sentence. `v` is the row and after it what
-    /// was found. `SHORT(v[n])` is for what users wrote: it is cut at 300 characters.
+    /// was found.
+    ///
+    /// Here, in variables and in findings, `SHORT(v[n])` is for what users wrote: it is cut at
+    /// 300 characters. What stands in it has no parenthesis.
     pub sentence: &'static str,
 }
 
@@ -68,6 +80,9 @@ pub enum Findings {
     /// An expression over the row `r` that gives a list of those of `variables.candidates` that
     /// break the rule. Exemptions by image are taken out of it.
     Images(&'static str),
+    /// The expression of each check, [`Check::findings`]: for rules whose CEL itself depends on the
+    /// version of the API server.
+    OfCheck,
 }
 
 /// A Pod with one container of `image`, labelled with `labels`.

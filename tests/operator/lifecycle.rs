@@ -6,7 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::api::Api;
 
 use crate::world::{
-    Requests, SOON, World, cluster, condition, namespace, objects, refused, states,
+    Requests, SOON, World, all_objects, cluster, condition, namespace, objects, refused, states,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,7 +115,7 @@ async fn policies_are_applied_changed_and_removed() {
         clusters.get_opt("eu-1").await.ok()?.is_none().then_some(())
     })
     .await;
-    assert_eq!(objects(&there).await, Vec::<String>::new());
+    assert_eq!(all_objects(&there).await, Vec::<String>::new());
     let status = world
         .status("no-latest", "one cluster is left", |s| {
             s.clusters.len() == 1

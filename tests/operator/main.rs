@@ -8,8 +8,11 @@
 
 mod change;
 mod drift;
+mod guard;
+mod leader;
 mod lifecycle;
 mod proof;
+mod telemetry;
 mod trouble;
 mod upgrade;
 mod world;

@@ -7,6 +7,7 @@ use boundary_operator::api::{
     BoundaryPolicy, BoundaryPolicyStatus, ClusterState, ClusterStatus, MemberCluster,
     MemberClusterStatus, crds,
 };
+use boundary_operator::compile::GUARD;
 use boundary_operator::controller::{self, Settings};
 use control_plane::{ControlPlane, Version, eventually};
 use k8s_openapi::api::admissionregistration::v1::{
@@ -48,30 +49,29 @@ impl World {
 
     /// As [`World::start`], with other settings than usual in tests.
     pub(crate) async fn start_with(version: Version, change: impl FnOnce(&mut Settings)) -> Self {
-        let mut settings = Settings {
-            namespace: NAMESPACE.to_owned(),
-            capabilities_interval: Duration::from_secs(1),
-            resync_interval: Duration::from_secs(2),
-            request_timeout: Duration::from_secs(3),
-            ..Settings::default()
-        };
-        change(&mut settings);
+        let mut world = Self::prepare(cluster(version)).await;
+        change(&mut world.settings);
+        world.start_operator();
+        world
+    }
+
+    /// A hub with the CRDs, which no operator runs against yet.
+    pub(crate) async fn prepare(hub: ControlPlane) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
             .with_test_writer()
             .try_init();
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let hub = cluster(version);
         let client = hub.client().unwrap();
         for crd in crds() {
             apply(&client, &crd).await;
         }
         grant(&client, include_str!("../../config/rbac/hub.yaml")).await;
         grant(&client, include_str!("../../config/rbac/member.yaml")).await;
-        let mut world = Self {
+        let world = Self {
             hub,
             client,
-            settings,
+            settings: Self::settings(),
             operator: None,
         };
         eventually("the CRDs are served", SOON, async || {
@@ -82,12 +82,25 @@ impl World {
             clusters.list(&all).await.ok()
         })
         .await;
-        world.start_operator();
         world
     }
 
+    /// Settings for tests: everything often.
+    pub(crate) fn settings() -> Settings {
+        Settings {
+            namespace: NAMESPACE.to_owned(),
+            capabilities_interval: Duration::from_secs(1),
+            resync_interval: Duration::from_secs(2),
+            request_timeout: Duration::from_secs(3),
+            ..Settings::default()
+        }
+    }
+
     pub(crate) fn start_operator(&mut self) {
-        let settings = self.settings.clone();
+        self.start_operator_with(self.settings.clone());
+    }
+
+    pub(crate) fn start_operator_with(&mut self, settings: Settings) {
         let (stop, stopped) = oneshot::channel::<()>();
         let run = controller::run(
             settings,
@@ -313,8 +326,15 @@ impl Requests {
     }
 }
 
-/// The names of the admission policies in a cluster.
+/// The names of the admission policies in a cluster, but for the guard.
 pub(crate) async fn objects(client: &Client) -> Vec<String> {
+    let mut names = all_objects(client).await;
+    names.retain(|name| name != GUARD);
+    names
+}
+
+/// The names of all admission policies in a cluster.
+pub(crate) async fn all_objects(client: &Client) -> Vec<String> {
     let api: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let list = api.list(&kube::api::ListParams::default()).await.unwrap();
     list.into_iter().map(|object| object.name_any()).collect()
@@ -329,14 +349,18 @@ pub(crate) fn cluster(version: Version) -> ControlPlane {
 }
 
 /// Grants the user of the operator what the manifest grants its service account.
-async fn grant(client: &Client, manifest: &str) {
+pub(crate) async fn grant(client: &Client, manifest: &str) {
+    grant_to(client, manifest, &[("User", OPERATOR)]).await;
+}
+
+/// Grants users or groups what the manifest grants the service account of the operator, and takes
+/// it from who had it before.
+pub(crate) async fn grant_to(client: &Client, manifest: &str, subjects: &[(&str, &str)]) {
     for document in manifest.split("\n---\n") {
         let mut value: Value = serde_saphyr::from_str(document).unwrap();
         if value.get("subjects").is_some() {
-            let user = json!({
-                "kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": OPERATOR,
-            });
-            value["subjects"] = json!([user]);
+            let subject = |(kind, name): &(&str, &str)| json!({"kind": kind, "apiGroup": "rbac.authorization.k8s.io", "name": name});
+            value["subjects"] = subjects.iter().map(subject).collect();
         }
         let object = object(value);
         let types = object.types.clone().unwrap();
