@@ -36,6 +36,13 @@ const MAX_DENIAL_BYTES: usize = 5_090;
 /// The room for the sentences of all warnings of a boundary, in characters.
 const MAX_WARNING_CHARACTERS: usize = 3_800;
 
+/// All warnings of an answer, in characters; beyond, the API server cuts each to 256.
+const MAX_WARNINGS: usize = 4_096;
+
+/// The length of what the API server puts before a warning, without the two names in it.
+const WARNING_WORDS: usize =
+    "Validation failed for ValidatingAdmissionPolicy '' with binding '': ".len();
+
 /// The room for ` and N more.`.
 const MORE_CHARACTERS: usize = 24;
 
@@ -152,7 +159,7 @@ impl Variables {
         variables.order(&content);
         variables.sentences(&content);
         variables.add("total", "variables.denied.map(d, d.size()).sum()");
-        variables.add("shown", shown(linked.action, linked.parts));
+        variables.add("shown", shown(linked));
         variables.emitted
     }
 
@@ -582,12 +589,16 @@ fn message_expression() -> String {
 }
 
 /// How many sentences there is room for; one in any case.
-fn shown(action: Action, parts: usize) -> String {
+fn shown(linked: &Linked) -> String {
     let counts = cel::list((1..=MAX_SENTENCES).rev().map(|count| count.to_string()));
     let text = first_sentences("n");
-    let fits = match action {
+    let fits = match linked.action {
         Action::Warn => {
-            let room = MAX_WARNING_CHARACTERS / parts - MORE_CHARACTERS;
+            // What the API server puts before each warning counts as well.
+            let before = WARNING_WORDS + 2 * linked.name.chars().count();
+            let room = (MAX_WARNING_CHARACTERS / linked.parts)
+                .min((MAX_WARNINGS / linked.parts).saturating_sub(before))
+                .saturating_sub(MORE_CHARACTERS);
             format!("{text}.size() <= {room}")
         }
         Action::Deny | Action::Audit => format!("bytes({text}).size() <= {MAX_DENIAL_BYTES}"),
