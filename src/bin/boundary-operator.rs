@@ -11,10 +11,13 @@ use anyhow::Context as _;
 use boundary_operator::api::BOUNDARY_LABEL;
 use boundary_operator::controller::{self, Election, Settings};
 use boundary_operator::fleet::ProofSettings;
-use boundary_operator::telemetry::{self, Telemetry};
+use boundary_operator::telemetry::{self, Telemetry, Traces};
 use clap::{ArgAction, Parser, ValueEnum};
+use http::Uri;
 use tokio::net::TcpListener;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
 
 /// The command line.
 #[derive(Debug, Parser)]
@@ -102,6 +105,11 @@ struct Arguments {
     /// Where /metrics, /healthz and /readyz are served, without TLS.
     #[arg(long, env = "METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
     metrics_address: SocketAddr,
+
+    /// The OpenTelemetry collector that traces are sent to, by OTLP over HTTP, like
+    /// `http://collector:4318`. Default: none are made.
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_parser = http_address)]
+    otlp_endpoint: Option<Uri>,
 }
 
 /// When /healthz calls a loop stuck.
@@ -118,10 +126,16 @@ enum LogFormat {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    log_as(arguments.log_format)?;
     rustls::crypto::ring::default_provider()
         .install_default()
         .map_err(|_| anyhow::anyhow!("another TLS provider is installed already"))?;
+    let traces = (arguments.otlp_endpoint.as_ref())
+        .map(|endpoint| {
+            let traces = Traces::to(endpoint);
+            traces.with_context(|| format!("--otlp-endpoint {endpoint}"))
+        })
+        .transpose()?;
+    log_as(arguments.log_format, traces.as_ref())?;
     anyhow::ensure!(
         boundary_operator::api::is_label_key(&arguments.boundary_label),
         "--boundary-label: {:?} is not the key of a label",
@@ -153,12 +167,16 @@ async fn main() -> anyhow::Result<()> {
     let stop = stop()?;
     // Longer than any one request of a loop takes.
     let stuck_after = STUCK_AFTER.max(arguments.request_timeout * 3);
-    tokio::select! {
-        ended = controller::run(settings, hub, stop) => Ok(ended?),
+    let ended = tokio::select! {
+        ended = controller::run(settings, hub, stop) => ended.map_err(Into::into),
         served = telemetry::serve(listener, telemetry, stuck_after) => {
             served.context("/metrics can't be served any more")
         }
+    };
+    if let Some(traces) = traces {
+        tokio::task::spawn_blocking(move || traces.stop()).await?;
     }
+    ended
 }
 
 /// How this instance takes part in the election of a leader, if it does.
@@ -201,20 +219,23 @@ async fn hub(kubeconfig: Option<PathBuf>) -> anyhow::Result<kube::Config> {
         .with_context(|| format!("--kubeconfig {} can't be used", path.display()))
 }
 
-fn log_as(format: LogFormat) -> anyhow::Result<()> {
+fn log_as(format: LogFormat, traces: Option<&Traces>) -> anyhow::Result<()> {
     let filter = match std::env::var(EnvFilter::DEFAULT_ENV) {
         Ok(filter) => EnvFilter::try_new(filter).context("RUST_LOG can't be read")?,
         // The client's own lines say less of what the operator says of a failure anyway.
         Err(_) => EnvFilter::new("info,kube_client=off"),
     };
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let log = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
-    }
+    let log = match format {
+        LogFormat::Text => log.boxed(),
+        LogFormat::Json => log.json().boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(log.with_filter(filter))
+        .with(traces.map(Traces::layer))
+        .init();
     Ok(())
 }
 
@@ -229,6 +250,15 @@ fn stop() -> anyhow::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+/// Reads an address like `http://collector:4318`.
+fn http_address(text: &str) -> Result<Uri, String> {
+    let uri: Uri = text.parse().map_err(|error| format!("{error}"))?;
+    if matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none() {
+        return Ok(uri);
+    }
+    Err("write it like http://collector:4318".to_owned())
 }
 
 /// Reads `500ms`, `10s`, `5m`, `1h`.

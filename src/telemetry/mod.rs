@@ -3,10 +3,12 @@
 mod health;
 mod http;
 mod metrics;
+mod traces;
 
 pub use health::{Health, Loop};
 pub use http::{router, serve};
 pub use metrics::{Attempt, ErrorClass, Metrics, Proof};
+pub use traces::{Traces, TracesError};
 
 /// What one instance of the operator tells. All clones are the same.
 #[derive(Clone, Debug, Default)]
