@@ -40,6 +40,7 @@ pub(crate) struct Outcome {
 ///
 /// # Errors
 /// The cluster can't be read, or does not answer.
+#[tracing::instrument(skip_all, fields(objects = wanted.len()))]
 pub(crate) async fn apply(
     target: &Target,
     mut prover: Option<&mut Prover>,

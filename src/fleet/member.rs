@@ -10,6 +10,7 @@ use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt as _};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tracing::Instrument as _;
 
 use super::apply::{Outcome, apply};
 use super::backoff::{Backoff, jitter};
@@ -84,7 +85,8 @@ pub(crate) async fn run(source: &Source, task: &mut Task, mut report: Report) {
         {
             member.settled = None;
         }
-        let wait = match member.cycle(&wanted).await {
+        let look = tracing::info_span!(parent: None, "reconcile", cluster = member.report.cluster);
+        let wait = match member.cycle(&wanted).instrument(look).await {
             Ok(true) => {
                 backoff.reset();
                 member.until_due()
@@ -320,6 +322,7 @@ impl Member {
     }
 
     /// What the cluster can do, asked again when it is time or contact was lost.
+    #[tracing::instrument(skip_all)]
     async fn discover(&mut self) -> Result<Discovered, Failure> {
         let known = self.discovered.take();
         if let Some(known) = &known
@@ -577,6 +580,9 @@ impl Member {
     }
 
     /// Shows whether the API server acts on an object.
+    #[tracing::instrument(
+        parent: None, skip_all, fields(cluster = self.report.cluster, object = object.name)
+    )]
     async fn prove(&mut self, object: &AdmissionObject, wanted: &Wanted) -> Result<(), Failure> {
         let started = Instant::now();
         let verdicts = self.prover.prove(object, wanted).await;

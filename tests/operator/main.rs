@@ -13,6 +13,7 @@ mod leader;
 mod lifecycle;
 mod proof;
 mod telemetry;
+mod traces;
 mod trouble;
 mod upgrade;
 mod world;
