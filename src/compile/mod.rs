@@ -7,6 +7,7 @@ mod emit;
 mod guard;
 mod link;
 mod names;
+mod untyped;
 
 pub use capabilities::{Capabilities, ParseVersionError, Version};
 pub use guard::{GUARD, GUARDED_RESOURCE, GUARDED_VERB, label_guard};
