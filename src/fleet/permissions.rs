@@ -12,9 +12,9 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use tokio::time::Instant;
 
-use super::apply::Target;
 use super::backoff::jitter;
 use super::failure::{Failure, Verdict, limited};
+use super::target::Target;
 use crate::api::{ClusterState, GROUP};
 use crate::compile::{GUARDED_RESOURCE, GUARDED_VERB, PROBE_NAMESPACE};
 
