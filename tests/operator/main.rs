@@ -6,12 +6,14 @@
     reason = "a test fails by a panic"
 )]
 
+mod access;
 mod change;
 mod drift;
 mod guard;
 mod leader;
 mod lifecycle;
 mod proof;
+mod roles;
 mod telemetry;
 mod traces;
 mod trouble;
