@@ -612,7 +612,7 @@ impl Member {
 
     /// Shows whether the API server acts on an object.
     #[tracing::instrument(
-        parent: None, skip_all, fields(cluster = self.report.cluster, object = object.name)
+        parent = None, skip_all, fields(cluster = self.report.cluster, object = object.name)
     )]
     async fn prove(&mut self, object: &AdmissionObject, wanted: &Wanted) -> Result<(), Failure> {
         let started = Instant::now();
