@@ -64,6 +64,7 @@ impl Traces {
     }
 
     /// Takes the spans of the operator from `tracing`, whatever is logged.
+    #[must_use]
     pub fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
