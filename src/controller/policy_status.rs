@@ -92,8 +92,7 @@ pub(crate) fn policy_status(
         .collect();
     clusters.sort_by(|a, b| (a.state, &a.name).cmp(&(b.state, &b.name)));
 
-    let rules: Vec<_> = policy.spec.rules.names();
-    let rules: Vec<_> = rules.iter().map(|rule| rule.as_str()).collect();
+    let rules = policy.spec.rules.titles();
     let summary = summary(&clusters, rules.join(", "));
     let pending = clusters.iter().any(|c| c.state == ClusterState::Pending);
     match clusters.first() {
