@@ -16,6 +16,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use kube::api::ObjectMeta;
 
 use super::link::{Linked, LinkedPolicy, segments};
+use super::untyped::untype;
 use super::{
     AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE,
     PROBE_OBJECT_ANNOTATION, PROBE_RULE_ANNOTATION, cel, names,
@@ -85,6 +86,7 @@ pub(crate) fn emit(linked: &Linked, options: &Options) -> AdmissionObject {
         ..ValidatingAdmissionPolicyBindingSpec::default()
     };
 
+    untype(&mut policy);
     let revision = revision(&policy, &binding);
     if let Some(validations) = &mut policy.validations {
         // Only the first validation that fails is shown, so this one must stand first.

@@ -11,6 +11,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
+use super::untyped::untype;
 use super::{AdmissionObject, MANAGED_BY, cel, emit};
 use crate::api::{Action, GROUP};
 
@@ -64,7 +65,7 @@ pub fn label_guard(boundary_label: &str) -> AdmissionObject {
     let leave = "\"taking it out of boundary '\" + variables.before + \"'\"";
     let enter = "\"putting it into boundary '\" + variables.after + \"'\"";
 
-    let policy = ValidatingAdmissionPolicySpec {
+    let mut policy = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Fail".to_owned()),
         match_constraints: Some(MatchResources {
             resource_rules: Some(vec![NamedRuleWithOperations {
@@ -95,15 +96,16 @@ pub fn label_guard(boundary_label: &str) -> AdmissionObject {
         // Only the first validation that fails is shown, so the first is about both.
         validations: Some(vec![
             refusal(
-                "variables.mayLeave || variables.mayEnter",
+                "variables.mayLeave == true || variables.mayEnter == true",
                 &format!("{leave} + ' and ' + {enter}"),
                 "variables.before + ' and ' + variables.after",
             ),
-            refusal("variables.mayLeave", leave, "variables.before"),
-            refusal("variables.mayEnter", enter, "variables.after"),
+            refusal("variables.mayLeave == true", leave, "variables.before"),
+            refusal("variables.mayEnter == true", enter, "variables.after"),
         ]),
         ..ValidatingAdmissionPolicySpec::default()
     };
+    untype(&mut policy);
     let binding = ValidatingAdmissionPolicyBindingSpec {
         policy_name: GUARD.to_owned(),
         validation_actions: vec![Action::Deny.as_str().to_owned()],

@@ -8,6 +8,7 @@ mod guard;
 mod link;
 mod names;
 mod plans;
+mod untyped;
 
 pub use capabilities::{Capabilities, ParseVersionError, Version};
 pub use guard::{GUARD, GUARDED_RESOURCE, GUARDED_VERB, label_guard};

@@ -18,6 +18,7 @@ use kube::api::ObjectMeta;
 use super::emit::{
     asks_another, matching, namespace_selector, revision, revision_validation, shortening,
 };
+use super::untyped::untype;
 use super::{
     AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_NAMESPACE, cel, object_name,
 };
@@ -53,7 +54,12 @@ pub(super) fn emit(policies: &[&BoundaryPolicy], options: &Options) -> Vec<Admis
     let plans = BoundaryPlans::of(policies.iter().copied());
     let generations: BTreeMap<String, i64> = policies
         .iter()
-        .map(|policy| (policy.name_any(), policy.metadata.generation.unwrap_or_default()))
+        .map(|policy| {
+            (
+                policy.name_any(),
+                policy.metadata.generation.unwrap_or_default(),
+            )
+        })
         .collect();
     let mut objects = Vec::new();
     for boundary in plans.boundaries() {
@@ -64,7 +70,11 @@ pub(super) fn emit(policies: &[&BoundaryPolicy], options: &Options) -> Vec<Admis
                 .filter_map(|(name, spec)| {
                     let restriction = plans.restriction(boundary, action, name, spec)?;
                     let targets = &spec.targets;
-                    Some(Checked { name, targets, restriction })
+                    Some(Checked {
+                        name,
+                        targets,
+                        restriction,
+                    })
                 })
                 .collect();
             for (index, part) in split(checked).into_iter().enumerate() {
@@ -167,6 +177,7 @@ fn object(
         match_resources: Some(matching(selector)),
         ..ValidatingAdmissionPolicyBindingSpec::default()
     };
+    untype(&mut policy);
     let revision = revision(&policy, &binding);
     if let Some(validations) = &mut policy.validations {
         // Only the first validation that fails is shown, so this one must stand first.
@@ -175,7 +186,12 @@ fn object(
     let policies: BTreeMap<String, i64> = types
         .iter()
         .flat_map(|checked| &checked.restriction.policies)
-        .map(|(policy, _)| (policy.clone(), generations.get(policy).copied().unwrap_or_default()))
+        .map(|(policy, _)| {
+            (
+                policy.clone(),
+                generations.get(policy).copied().unwrap_or_default(),
+            )
+        })
         .collect();
     let metadata = ObjectMeta {
         name: Some(name.clone()),
@@ -277,9 +293,16 @@ fn variables(types: &[Checked<'_>]) -> Vec<Variable> {
             }
         }
     }
-    let refused = kinds.iter().rev().fold("[]".to_owned(), |rest, (kind, fields)| {
-        format!("variables.kind == {} ? {} : {rest}", cel::string(kind), fields.join(" + "))
-    });
+    let refused = kinds
+        .iter()
+        .rev()
+        .fold("[]".to_owned(), |rest, (kind, fields)| {
+            format!(
+                "variables.kind == {} ? {} : {rest}",
+                cel::string(kind),
+                fields.join(" + ")
+            )
+        });
     variables.push(variable("refused", refused));
     variables
 }

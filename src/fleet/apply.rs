@@ -1,24 +1,19 @@
 //! Brings a cluster to what is wanted there, step by step.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
+use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, PostParams};
-use kube::{Client, ResourceExt as _};
-use tokio::sync::Semaphore;
 
 use super::failure::{Failure, limited};
 use super::plan::{Existing, Plan, Step, plan};
 use super::prove::{Acting, Prover};
+use super::target::{FIELD_MANAGER, Target};
 use crate::compile::{AdmissionObject, GUARD};
-use crate::fleet::Fence;
-
-/// The manager of the fields that are written.
-pub(crate) const FIELD_MANAGER: &str = "boundary-operator";
 
 /// How often a plan is made anew when the cluster changes under it.
 const ROUNDS: usize = 3;
@@ -26,21 +21,6 @@ const ROUNDS: usize = 3;
 /// How long an API server takes to act on a change, with some room: up to 629 ms were measured. Only
 /// where it can't be seen.
 const SETTLE: Duration = Duration::from_millis(1500);
-
-/// The API server of a cluster.
-#[derive(Clone)]
-pub(crate) struct Target {
-    /// How to reach it.
-    pub(crate) client: Client,
-    /// How long a request may take.
-    pub(crate) timeout: Duration,
-    /// What the client is made from, for further connections.
-    pub(crate) config: Option<kube::Config>,
-    /// Until when the cluster may be written to.
-    pub(crate) fence: Fence,
-    /// A write needs one of these, so that the writes to all clusters together are bounded.
-    pub(crate) permits: Arc<Semaphore>,
-}
 
 /// How far an attempt came.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use kube::{Client, ResourceExt as _};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::apply::{Outcome, Target, apply};
+use super::apply::{Outcome, apply};
 use super::backoff::{Backoff, jitter};
 use super::discover::{Discovered, discover, identity};
 use super::drift::{Drift, NAMESPACE};
@@ -19,6 +19,7 @@ use super::failure::{Failure, Verdict, limited};
 use super::plan::{Known, Versions};
 use super::prove::Prover;
 use super::report::{PolicyReport, Repair, Report, Wanted};
+use super::target::Target;
 use super::{FleetSettings, Source};
 use crate::api::{Action, BoundaryPolicy, ClusterState, ObjectRef};
 use crate::compile::{

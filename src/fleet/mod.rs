@@ -16,6 +16,7 @@ mod plan;
 mod prove;
 mod report;
 mod shared;
+mod target;
 
 pub(crate) use backoff::jitter;
 pub use failure::Verdict;
@@ -37,9 +38,10 @@ use tracing::Instrument as _;
 
 use crate::api::ClusterState;
 use crate::telemetry::Metrics;
-use apply::{Target, remove_all};
+use apply::remove_all;
 use backoff::Backoff;
 use member::Task;
+use target::Target;
 
 /// What holds for all clusters.
 #[derive(Clone, Debug)]

@@ -18,8 +18,8 @@ use kube::{Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::apply::{FIELD_MANAGER, Target};
 use super::failure::{Failure, Verdict, limited};
+use super::target::{FIELD_MANAGER, Target};
 use crate::api::{Action, BoundaryPolicy, ClusterState, Exemption};
 use crate::compile::{
     AdmissionObject, MANAGED_BY, PROBE_LABEL, PROBE_NAMESPACE, PROBE_OBJECT_ANNOTATION,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use boundary_operator::api::BoundaryPolicy;
 use boundary_operator::compile::AdmissionObject;
-use control_plane::Version;
+use control_plane::{ControlPlane, Version};
 use serde_json::json;
 
 use crate::cases::rules;
@@ -81,5 +81,51 @@ async fn no_gap(#[values(Version::V1_30, Version::V1_34, Version::V1_37)] v: Ver
         assert_eq!(gaps, [""; 0], "{v}");
         asked += count;
     }
+    assert!(asked >= 300, "{v}: only {asked} requests");
+}
+
+/// Policies are written while requests are judged: API servers before 1.36 end when both touch the
+/// types of variables at once.
+#[rstest::rstest]
+#[tokio::test(flavor = "multi_thread")]
+async fn survives_changes(#[values(Version::V1_30, Version::V1_34)] v: Version) {
+    const BOUNDARIES: usize = 12;
+    let start = move || ControlPlane::builder(v).start().unwrap();
+    let plane = tokio::task::spawn_blocking(start).await.unwrap();
+    let server = Server::at(&plane);
+    server.install(&[unchanged("busy")]).await;
+    server.namespace("busy", Some("busy")).await;
+
+    let stop = AtomicBool::new(false);
+    let ask = async || {
+        let asking = Server::at(&plane);
+        let object = pod("x", "a/nginx:latest");
+        let mut asked = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let refusal = asking.create("busy", &object).await.refusal();
+            assert!(refusal.is_some(), "{v}: request {asked} was admitted");
+            asked += 1;
+        }
+        asked
+    };
+    let write = async || {
+        for round in 0..6 {
+            let registry = format!("r{round}");
+            let policies: Vec<_> = (0..BOUNDARIES)
+                .map(|n| {
+                    let mut policy = other(&format!("other-{n}"), &registry);
+                    policy.metadata.name = Some(format!("other-{n}"));
+                    policy
+                })
+                .collect();
+            server.install(&policies).await;
+        }
+        stop.store(true, Ordering::Relaxed);
+    };
+    let (asked, ()) = tokio::join!(
+        futures::future::join_all((0..2 * WATCHERS).map(|_| ask())),
+        write()
+    );
+    let asked: usize = asked.iter().sum();
     assert!(asked >= 300, "{v}: only {asked} requests");
 }

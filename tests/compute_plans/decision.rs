@@ -48,14 +48,21 @@ fn a_move_to_another_plan_is_checked() {
         let refused = said(&policies, of, &one("large"), &one("medium"));
         assert!(refused.is_some(), "{of}");
     }
-    assert_eq!(said(&policies, "valkey", &one("small"), &one("large")), None);
+    assert_eq!(
+        said(&policies, "valkey", &one("small"), &one("large")),
+        None
+    );
 }
 
 #[test]
 fn a_resource_keeps_the_plan_that_it_has() {
     let policies = policies(&[&["small"]]);
     for of in CHECKED {
-        assert_eq!(said(&policies, of, &one("large"), &one("large")), None, "{of}");
+        assert_eq!(
+            said(&policies, of, &one("large"), &one("large")),
+            None,
+            "{of}"
+        );
     }
 }
 
@@ -68,7 +75,10 @@ fn the_plan_of_every_component_is_checked() {
         slot(Some("cron"), Some("huge")),
     ];
     let refused = refusals(&policies, "container-instance", &wanted, &[]);
-    let refused: Vec<_> = refused.iter().map(|r| (r.key.as_deref(), r.plan.as_str())).collect();
+    let refused: Vec<_> = refused
+        .iter()
+        .map(|r| (r.key.as_deref(), r.plan.as_str()))
+        .collect();
     assert_eq!(refused, [(Some("worker"), "large"), (Some("cron"), "huge")]);
     assert_eq!(
         said(&policies, "container-instance", &wanted, &[]),
@@ -79,10 +89,19 @@ fn the_plan_of_every_component_is_checked() {
 #[test]
 fn a_component_keeps_its_plan_and_another_can_not_take_it_over() {
     let policies = policies(&[&["small"]]);
-    let held = [slot(Some("web"), Some("large")), slot(Some("worker"), Some("small"))];
-    let kept = [slot(Some("worker"), Some("small")), slot(Some("web"), Some("large"))];
+    let held = [
+        slot(Some("web"), Some("large")),
+        slot(Some("worker"), Some("small")),
+    ];
+    let kept = [
+        slot(Some("worker"), Some("small")),
+        slot(Some("web"), Some("large")),
+    ];
     assert_eq!(said(&policies, "container-instance", &kept, &held), None);
-    let taken = [slot(Some("web"), Some("small")), slot(Some("worker"), Some("large"))];
+    let taken = [
+        slot(Some("web"), Some("small")),
+        slot(Some("worker"), Some("large")),
+    ];
     assert_eq!(
         said(&policies, "container-instance", &taken, &held),
         message("large", "small")
@@ -93,12 +112,24 @@ fn a_component_keeps_its_plan_and_another_can_not_take_it_over() {
 fn a_component_keeps_its_plan_only_if_its_key_is_unique() {
     let policies = policies(&[&["small"]]);
     let held = [slot(Some("web"), Some("large"))];
-    let doubled = [slot(Some("web"), Some("large")), slot(Some("web"), Some("large"))];
-    assert_eq!(refusals(&policies, "container-instance", &doubled, &held).len(), 2);
+    let doubled = [
+        slot(Some("web"), Some("large")),
+        slot(Some("web"), Some("large")),
+    ];
+    assert_eq!(
+        refusals(&policies, "container-instance", &doubled, &held).len(),
+        2
+    );
     let without_plan = [slot(Some("web"), Some("large")), slot(Some("web"), None)];
-    assert_eq!(refusals(&policies, "container-instance", &without_plan, &held).len(), 1);
+    assert_eq!(
+        refusals(&policies, "container-instance", &without_plan, &held).len(),
+        1
+    );
     let nameless = [slot(None, Some("large"))];
-    assert_eq!(said(&policies, "container-instance", &nameless, &nameless), None);
+    assert_eq!(
+        said(&policies, "container-instance", &nameless, &nameless),
+        None
+    );
 }
 
 #[test]
@@ -116,18 +147,31 @@ fn a_name_applies_to_every_type_and_a_typed_name_to_its_type() {
         assert!(said(&untyped, of, &one("large"), &[]).is_some(), "{of}");
     }
     let typed = policies(&[&["valkey/small"]]);
-    assert_eq!(said(&typed, "valkey", &one("large"), &[]), message("large", "small"));
+    assert_eq!(
+        said(&typed, "valkey", &one("large"), &[]),
+        message("large", "small")
+    );
     for of in CHECKED.into_iter().filter(|of| *of != "valkey") {
         assert_eq!(said(&typed, of, &one("large"), &[]), None, "{of}");
     }
     let both = policies(&[&["small", "valkey/large"]]);
-    assert_eq!(said(&both, "valkey", &one("medium"), &[]), message("medium", "small, large"));
-    assert_eq!(said(&both, "qdrant", &one("large"), &[]), message("large", "small"));
+    assert_eq!(
+        said(&both, "valkey", &one("medium"), &[]),
+        message("medium", "small, large")
+    );
+    assert_eq!(
+        said(&both, "qdrant", &one("large"), &[]),
+        message("large", "small")
+    );
 }
 
 #[test]
 fn every_policy_that_says_something_of_the_type_must_allow_it() {
-    let policies = policies(&[&["small", "medium"], &["valkey/small", "valkey/large"], &["qdrant/large"]]);
+    let policies = policies(&[
+        &["small", "medium"],
+        &["valkey/small", "valkey/large"],
+        &["qdrant/large"],
+    ]);
     let refused = refusals(&policies, "valkey", &one("medium"), &[]);
     assert_eq!(refused[0].policies, ["p2"]);
     assert_eq!(refused[0].allowed, ["small"]);
@@ -144,7 +188,11 @@ fn a_policy_whose_names_match_no_plan_of_the_type_allows_nothing() {
     let policies = policies(&[&["tiny"]]);
     for of in CHECKED {
         for plan in ["small", "medium", "large", "tiny"] {
-            assert_eq!(said(&policies, of, &one(plan), &[]), message(plan, "none"), "{of}");
+            assert_eq!(
+                said(&policies, of, &one(plan), &[]),
+                message(plan, "none"),
+                "{of}"
+            );
         }
     }
 }
@@ -174,11 +222,19 @@ fn the_cluster_scope_does_not_count() {
 
 #[test]
 fn policies_that_warn_or_audit_refuse_nothing_and_have_their_own_words() {
-    let policies = [policy("a", Action::Warn, &["small"]), policy("b", Action::Audit, &["medium"])];
+    let policies = [
+        policy("a", Action::Warn, &["small"]),
+        policy("b", Action::Audit, &["medium"]),
+    ];
     assert_eq!(said(&policies, "valkey", &one("large"), &[]), None);
     let (catalog, plans) = (catalog(), BoundaryPlans::of(&policies));
     let spec = catalog.get("valkey").unwrap();
-    let allowed = |action| plans.restriction("web", action, "valkey", spec).unwrap().allowed;
+    let allowed = |action| {
+        plans
+            .restriction("web", action, "valkey", spec)
+            .unwrap()
+            .allowed
+    };
     assert_eq!(allowed(Action::Warn), ["small"]);
     assert_eq!(allowed(Action::Audit), ["medium"]);
 }
@@ -195,8 +251,20 @@ fn a_plan_is_shown_without_line_breaks_and_not_without_end() {
 
 #[test]
 fn entries_that_name_nothing_are_told() {
-    let rule = |plans: &[&str]| policy("p", Action::Deny, plans).spec.rules.allowed_compute_plans;
-    let rule = rule(&["small", "tiny", "valkey/small", "valkey/tiny", "valky/small"]).unwrap();
+    let rule = |plans: &[&str]| {
+        policy("p", Action::Deny, plans)
+            .spec
+            .rules
+            .allowed_compute_plans
+    };
+    let rule = rule(&[
+        "small",
+        "tiny",
+        "valkey/small",
+        "valkey/tiny",
+        "valky/small",
+    ])
+    .unwrap();
     assert_eq!(
         unknown_entries(&rule, &catalog()),
         [
@@ -213,7 +281,10 @@ fn a_type_that_is_invalid_is_left_out_and_told() {
     types[0].spec.plans.clear();
     let (catalog, invalid) = Catalog::of(&types);
     assert!(catalog.get("app").is_none());
-    assert_eq!(invalid["app"][0].to_string(), "spec.plans: must have 1 to 50 items");
+    assert_eq!(
+        invalid["app"][0].to_string(),
+        "spec.plans: must have 1 to 50 items"
+    );
 }
 
 fn entry() -> impl Strategy<Value = String> {
@@ -240,7 +311,9 @@ fn some_policies() -> impl Strategy<Value = Vec<BoundaryPolicy>> {
 
 fn some_slots() -> impl Strategy<Value = Vec<boundary_operator::plans::Slot>> {
     let key = prop::option::of(prop::sample::select(vec!["a", "b", "c"]));
-    let plan = prop::option::of(prop::sample::select(vec!["small", "medium", "large", "tiny"]));
+    let plan = prop::option::of(prop::sample::select(vec![
+        "small", "medium", "large", "tiny",
+    ]));
     prop::collection::vec((key, plan).prop_map(|(key, plan)| slot(key, plan)), 0..4)
 }
 
