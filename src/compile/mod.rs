@@ -115,6 +115,14 @@ pub struct AdmissionObject {
     pub binding: ValidatingAdmissionPolicyBinding,
 }
 
+impl AdmissionObject {
+    /// Whether it checks compute plans rather than Pods.
+    #[must_use]
+    pub fn checks_plans(&self) -> bool {
+        self.name.ends_with(COMPUTE_PLANS)
+    }
+}
+
 /// Compiles `policies`, which must have distinct names, for one API server.
 ///
 /// Their cluster scope is not looked at: pass those in whose scope the cluster is, see

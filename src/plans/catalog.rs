@@ -49,11 +49,12 @@ impl Catalog {
         types.map(|(name, spec)| (name.as_str(), spec.as_ref()))
     }
 
-    /// Whether there are kinds of objects that are checked at admission.
+    /// Whether `rule` is about a type with kinds of objects that are checked at admission.
     #[must_use]
-    pub fn has_targets(&self) -> bool {
+    pub fn checks_objects(&self, rule: &AllowedComputePlans) -> bool {
         self.iter()
-            .any(|(_, spec)| spec.checked && !spec.targets.is_empty())
+            .filter(|(_, spec)| spec.checked && !spec.targets.is_empty())
+            .any(|(name, _)| rule.is_about(name))
     }
 }
 

@@ -35,6 +35,12 @@ impl AllowedComputePlans {
         })
     }
 
+    /// Whether the rule says anything of a type.
+    #[must_use]
+    pub fn is_about(&self, name: &str) -> bool {
+        self.entries().any(|(of, _)| of.is_none_or(|of| of == name))
+    }
+
     pub(super) fn validate(&self, path: &str, errors: &mut Vec<FieldError>) {
         let path = format!("{path}.plans");
         if self.plans.is_empty() || self.plans.len() > MAX_ENTRIES {

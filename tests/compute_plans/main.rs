@@ -6,6 +6,15 @@
     reason = "a test fails by a panic"
 )]
 
+mod admission;
 mod decision;
 mod offline;
+#[path = "../api_servers/server.rs"]
+#[allow(dead_code, reason = "not everything is used here")]
+mod server;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../api_servers/workload.rs"]
+#[allow(dead_code, reason = "not everything is used here")]
+mod workload;
 mod world;

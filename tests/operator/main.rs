@@ -11,6 +11,7 @@ mod drift;
 mod guard;
 mod leader;
 mod lifecycle;
+mod plans;
 mod proof;
 mod telemetry;
 mod trouble;
