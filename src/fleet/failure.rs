@@ -22,6 +22,9 @@ pub(crate) enum Failure {
     /// The credentials lack a permission.
     #[error("the credentials lack a permission: {0}")]
     Forbidden(String),
+    /// Something in the cluster refuses the request: a webhook, another admission policy.
+    #[error("{0}")]
+    Denied(String),
     /// The API server does not take the object.
     #[error("{0}")]
     Refused(String),
@@ -69,7 +72,7 @@ impl Failure {
             Self::Unreachable { .. } => ErrorClass::Unreachable,
             Self::Unauthorized(_) => ErrorClass::Unauthorized,
             Self::Forbidden(_) => ErrorClass::Forbidden,
-            Self::Refused(_) => ErrorClass::Refused,
+            Self::Refused(_) | Self::Denied(_) => ErrorClass::Refused,
             Self::Conflict(_) => ErrorClass::Conflict,
             Self::Server(_) => ErrorClass::Server,
         }
@@ -82,7 +85,7 @@ impl Failure {
             Self::Unreachable { reason, .. } => (ClusterState::Unreachable, *reason),
             Self::Unauthorized(_) => (ClusterState::Forbidden, "Unauthorized"),
             Self::Forbidden(_) => (ClusterState::Forbidden, "Forbidden"),
-            Self::Refused(_) => (ClusterState::NotEnforced, "Refused"),
+            Self::Refused(_) | Self::Denied(_) => (ClusterState::NotEnforced, "Refused"),
             Self::Conflict(_) => (ClusterState::Pending, "Conflict"),
             Self::Server(_) => (ClusterState::Pending, "ServerError"),
         };
@@ -98,7 +101,10 @@ impl From<kube::Error> for Failure {
                 match status.code {
                     400 | 413 | 422 => Self::Refused(message),
                     401 => Self::Unauthorized(message),
-                    403 => Self::Forbidden(permission(&message)),
+                    403 => match permission(&message) {
+                        Some(permission) => Self::Forbidden(permission.to_owned()),
+                        None => Self::Denied(message),
+                    },
                     404 | 409 => Self::Conflict(message),
                     _ => Self::Server(message),
                 }
@@ -114,11 +120,13 @@ impl From<kube::Error> for Failure {
     }
 }
 
-/// The part of a refusal that names verb and resource:
-/// `pods is forbidden: User "x" cannot list resource "pods" …`.
-fn permission(message: &str) -> String {
-    let start = message.find("cannot ").unwrap_or_default();
-    message[start..].to_owned()
+/// The part that names verb and resource in the words of an authorizer:
+/// `pods is forbidden: User "x" cannot list resource "pods" …`. What admission refuses reads
+/// otherwise.
+fn permission(message: &str) -> Option<&str> {
+    let user = message.find(": User \"")?;
+    let verb = message[user..].find("\" cannot ")?;
+    Some(&message[user + verb + 2..])
 }
 
 /// The innermost error, which is the one that says something, without the layers around it.
@@ -161,6 +169,21 @@ mod tests {
             ),
             "{}",
             verdict.message
+        );
+    }
+
+    #[test]
+    fn what_admission_refuses_is_no_lack_of_a_permission() {
+        let message = "namespaces \"x\" is forbidden: ValidatingAdmissionPolicy 'theirs' with binding 'theirs' denied request: you cannot do this";
+        let status = Status::failure(message, "Forbidden").with_code(403);
+        let verdict = Failure::from(kube::Error::Api(Box::new(status))).verdict();
+        assert_eq!(
+            (
+                verdict.state,
+                verdict.reason.as_str(),
+                verdict.message.as_str()
+            ),
+            (ClusterState::NotEnforced, "Refused", message)
         );
     }
 }

@@ -73,10 +73,20 @@ impl State {
         if let Some(code) = self.fails {
             return failure(code, "down");
         }
+        if path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" {
+            let forbidden = self.forbids.as_ref().is_some_and(|method| {
+                let verbs = [("POST", "create"), ("DELETE", "delete")];
+                let asked = body["spec"]["resourceAttributes"]["verb"].as_str();
+                let mut verbs = verbs.into_iter().filter(|(m, _)| *m == method.as_str());
+                verbs.any(|(_, verb)| asked == Some(verb))
+            });
+            body["status"] = json!({"allowed": !forbidden});
+            return (201, body);
+        }
         if self.forbids.as_ref() == Some(method) {
             return failure(
                 403,
-                "x is forbidden: User \"u\" cannot create resource \"x\"",
+                "x is forbidden: User \"u\" cannot create resource \"x\" at the cluster scope",
             );
         }
         match path {

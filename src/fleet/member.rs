@@ -16,6 +16,7 @@ use super::backoff::{Backoff, jitter};
 use super::discover::{Discovered, discover, identity};
 use super::drift::{Drift, NAMESPACE};
 use super::failure::{Failure, Verdict, limited};
+use super::permissions::{Access, in_member};
 use super::plan::{Known, Versions};
 use super::prove::Prover;
 use super::report::{PolicyReport, Repair, Report, Wanted};
@@ -240,6 +241,7 @@ struct Member {
     drift: Option<Drift>,
     /// Policies that the API server refuses as they are.
     refused: BTreeMap<String, (Arc<BoundaryPolicy>, Failure)>,
+    access: Access,
 }
 
 /// A policy in an object: the names of the object and the policy.
@@ -277,11 +279,39 @@ impl Member {
             troubles: BTreeMap::new(),
             drift: None,
             refused: BTreeMap::new(),
+            access: Access::default(),
         }
     }
 
     /// Does what is due. Says whether everything is as it should be until something is due again.
     async fn cycle(&mut self, wanted: &Wanted) -> Result<bool, Failure> {
+        let reconnected = self.failures > 0;
+        let settled = self.bring(wanted).await;
+        self.look_at_permissions(&settled, reconnected).await;
+        Ok(settled? && self.access.suffices())
+    }
+
+    /// Asks what the credentials lack, after contact and where there is reason to.
+    async fn look_at_permissions(&mut self, settled: &Result<bool, Failure>, reconnected: bool) {
+        if !self.can_watch() {
+            self.access.forget();
+            return;
+        }
+        let policies = self.report.policies.values().map(|told| &told.verdict);
+        let mut verdicts = policies.chain(&self.report.guard);
+        let refused = matches!(settled, Err(Failure::Forbidden(_)))
+            || verdicts.any(|verdict| verdict.state == ClusterState::Forbidden);
+        let answers = matches!(settled, Ok(_) | Err(Failure::Forbidden(_)));
+        if answers {
+            let needed = in_member(self.settings.proof.enabled, self.settings.label_guard);
+            let interval = self.settings.resync_interval;
+            let reason = refused || reconnected;
+            (self.access.look(&self.target, needed, interval, reason)).await;
+        }
+    }
+
+    /// Brings the cluster to what is wanted, if that is due. Says whether nothing remains to be done.
+    async fn bring(&mut self, wanted: &Wanted) -> Result<bool, Failure> {
         let discovered = self.discover().await?;
         if !self.is_settled(wanted) {
             self.settled = None;
@@ -293,6 +323,7 @@ impl Member {
                 self.report.problem = Some(problem);
                 self.whole.clear();
                 self.proofs.clear();
+                self.standing.clear();
                 self.drift = None;
                 true
             } else {
@@ -639,8 +670,14 @@ impl Member {
 
     /// The report, with what happened since the one before.
     fn tell(&mut self) -> Report {
-        let report = self.report.clone();
+        let mut report = self.report.clone();
         self.report.repairs.clear();
+        let forbidden = |problem: &Verdict| problem.reason == "Forbidden";
+        if report.problem.as_ref().is_none_or(forbidden)
+            && let Some(lacking) = self.access.verdict()
+        {
+            report.problem = Some(lacking);
+        }
         report
     }
 
@@ -927,9 +964,18 @@ mod tests {
         );
         let message = &member.report.policies["a"].verdict.message;
         assert!(message.contains("cannot create resource"), "{message}");
+        // All that is lacking is told, not only what was refused first.
+        let problem = member.tell().problem.unwrap();
+        assert_eq!(problem.state, ClusterState::Forbidden);
+        assert_eq!(
+            problem.message,
+            "the credentials lack permissions: create validatingadmissionpolicies, create \
+             validatingadmissionpolicybindings; apply config/rbac/member.yaml in the cluster"
+        );
 
         server.set(|state| state.forbids = None);
         assert!(settle(&mut member, &policies(&["a"])).await.unwrap());
+        assert_eq!(member.tell().problem, None);
         assert_eq!(
             states(&member),
             [("a", ClusterState::Installed, "ProvingOff")]

@@ -12,6 +12,7 @@ mod fence;
 pub mod kubeconfig;
 mod measure;
 mod member;
+mod permissions;
 mod plan;
 mod prove;
 mod report;

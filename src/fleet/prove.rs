@@ -203,7 +203,10 @@ impl Prover {
         };
         let deadline = Instant::now() + self.settings.timeout;
         let mut wait = WAITS.0;
-        self.enter(boundary).await?;
+        match self.enter(boundary).await {
+            Err(Failure::Denied(text)) => return Ok(Acting::Blocked(text)),
+            entered => entered?,
+        }
         let clients = self.clients();
         let mut remaining = clients.iter();
         let mut next = remaining.next();

@@ -6,6 +6,7 @@
     reason = "a test fails by a panic"
 )]
 
+mod access;
 mod change;
 mod drift;
 mod guard;
@@ -13,6 +14,7 @@ mod leader;
 mod lifecycle;
 mod plans;
 mod proof;
+mod roles;
 mod telemetry;
 mod trouble;
 mod upgrade;

@@ -105,7 +105,7 @@ async fn trouble_stays_where_it_is() {
     let entry = world
         .state("first", "barred", ClusterState::Forbidden)
         .await;
-    let named = "cannot list resource \"validatingadmissionpolicies\"";
+    let named = "list validatingadmissionpolicies,";
     assert!(entry.message.contains(named), "{}", entry.message);
     world.delete::<MemberCluster>("barred").await;
 
