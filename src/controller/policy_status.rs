@@ -660,7 +660,10 @@ mod tests {
         let computed = policy_status(&plans, None, &[], &catalog, at(10));
         assert_eq!(computed.word, "NothingAtAdmission");
         let (ready, reason, _) = condition_of(&computed.status, "Ready");
-        assert_eq!((ready.as_str(), reason.as_str()), ("True", "NothingAtAdmission"));
+        assert_eq!(
+            (ready.as_str(), reason.as_str()),
+            ("True", "NothingAtAdmission")
+        );
         assert_eq!(
             condition_of(&computed.status, PLANS_KNOWN),
             (

@@ -15,6 +15,10 @@ const CHECKED: [&str; 6] = [
     "valkey",
 ];
 
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "it is compared with what may be nothing"
+)]
 fn message(plan: &str, allowed: &str) -> Option<String> {
     Some(format!(
         "Compute plan '{plan}' is not allowed in this boundary: a boundary policy disallows it. \

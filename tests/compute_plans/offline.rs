@@ -51,7 +51,7 @@ pub(crate) fn judged(
     findings.collect()
 }
 
-fn said(objects: &[AdmissionObject], resource: &str, spec: Value, old: Option<Value>) -> String {
+fn said(objects: &[AdmissionObject], resource: &str, spec: &Value, old: Option<&Value>) -> String {
     let old = old.map(|old| json!({"metadata": {"name": "x"}, "spec": old}));
     let object = json!({"metadata": {"name": "x"}, "spec": spec});
     let said = judged(objects, resource, &object, old.as_ref());
@@ -128,7 +128,7 @@ fn objects_of_any_shape_come_to_a_verdict() {
         json!({"plan": ""}),
         json!(5),
     ] {
-        assert_eq!(said(&objects, "valkeys", spec, None), "");
+        assert_eq!(said(&objects, "valkeys", &spec, None), "");
     }
     for plan in [
         json!(5),
@@ -137,11 +137,11 @@ fn objects_of_any_shape_come_to_a_verdict() {
         json!(true),
     ] {
         assert_eq!(
-            said(&objects, "valkeys", json!({"plan": plan}), None),
+            said(&objects, "valkeys", &json!({"plan": plan}), None),
             refused
         );
         let kept = json!({"plan": plan});
-        assert_eq!(said(&objects, "valkeys", kept.clone(), Some(kept)), "");
+        assert_eq!(said(&objects, "valkeys", &kept, Some(&kept)), "");
     }
     for components in [
         json!(null),
@@ -152,10 +152,10 @@ fn objects_of_any_shape_come_to_a_verdict() {
         json!([{"plan": "small"}]),
     ] {
         let spec = json!({"components": components});
-        assert_eq!(said(&objects, "containerinstances", spec, None), "");
+        assert_eq!(said(&objects, "containerinstances", &spec, None), "");
     }
     let spec = json!({"components": [5, {"plan": [1]}]});
-    assert_eq!(said(&objects, "containerinstances", spec, None), refused);
+    assert_eq!(said(&objects, "containerinstances", &spec, None), refused);
 }
 
 #[test]
