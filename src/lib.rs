@@ -4,6 +4,7 @@
 //! - [`api`]: the resources that users write.
 //! - [`compile`](mod@compile): policies in, objects for an API server out.
 //! - [`evaluate`]: verdicts offline, from exactly the CEL that is emitted.
+//! - [`plans`]: which compute plans a boundary may use.
 //! - [`rules`]: the rules of a policy, one file each.
 
 pub mod api;
@@ -12,5 +13,6 @@ pub mod compile;
 pub mod controller;
 pub mod evaluate;
 pub mod fleet;
+pub mod plans;
 pub mod rules;
 pub mod telemetry;

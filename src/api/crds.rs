@@ -5,12 +5,16 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::CustomResourceExt as _;
 
-use super::{BoundaryPolicy, MemberCluster};
+use super::{BoundaryPolicy, ComputeResourceType, MemberCluster};
 
 /// Every `CustomResourceDefinition`, as it is written to `crds/`.
 #[must_use]
 pub fn crds() -> Vec<CustomResourceDefinition> {
-    let mut crds = vec![BoundaryPolicy::crd(), MemberCluster::crd()];
+    let mut crds = vec![
+        BoundaryPolicy::crd(),
+        MemberCluster::crd(),
+        ComputeResourceType::crd(),
+    ];
     for version in crds.iter_mut().flat_map(|crd| &mut crd.spec.versions) {
         if let Some(schema) = version
             .schema

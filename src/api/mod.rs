@@ -1,6 +1,8 @@
-//! The resources that users write: [`BoundaryPolicy`] and [`MemberCluster`].
+//! The resources that users write: [`BoundaryPolicy`], [`MemberCluster`] and
+//! [`ComputeResourceType`].
 
 mod boundary_policy;
+mod compute_resource_type;
 mod condition;
 mod crds;
 mod member_cluster;
@@ -11,6 +13,10 @@ mod validate;
 pub use boundary_policy::{
     Action, BoundaryPolicy, BoundaryPolicySpec, BoundaryPolicyStatus, ClusterScope, ClusterState,
     ClusterStatus, Exemption, Summary,
+};
+pub use compute_resource_type::{
+    ComputePlan, ComputeResourceType, ComputeResourceTypeSpec, PlanField, PlanTarget,
+    validate_resource_type,
 };
 pub use condition::{ConditionStatus, condition, set_condition};
 pub use crds::crds;

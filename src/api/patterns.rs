@@ -12,6 +12,24 @@ pub(crate) const IMAGE_PREFIX_MAX: usize = 253;
 /// The most segments that an image prefix may have.
 pub(crate) const IMAGE_PREFIX_SEGMENTS: usize = 8;
 
+/// An entry of `allowedComputePlans`: a plan, perhaps after a type and `/`.
+pub(crate) const COMPUTE_PLAN: &str =
+    r"^([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$";
+
+/// The path of a field in an object: names with `.` between, and `[*]` after the name of one list at
+/// most, which is then not the last.
+pub(crate) const FIELD_PATH: &str =
+    r"^[A-Za-z_][-A-Za-z0-9_]*([.][A-Za-z_][-A-Za-z0-9_]*)*(\[\*\]([.][A-Za-z_][-A-Za-z0-9_]*)+)?$";
+
+/// The longest path of a field, in bytes.
+pub(crate) const FIELD_PATH_MAX: usize = 256;
+
+/// The most names that the path of a field has.
+pub(crate) const FIELD_PATH_NAMES: usize = 8;
+
+/// The name of a field in an object.
+pub(crate) const FIELD_NAME: &str = "^[A-Za-z_][-A-Za-z0-9_]*$";
+
 /// A time of the years 2000 to 2999, in RFC 3339. The format `date-time` of the API server alone takes
 /// more than RFC 3339 does, a zone of `+99:99` for instance.
 pub(crate) const TIME: &str = r"^2[0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$";
@@ -94,6 +112,37 @@ pub fn is_image_prefix(prefix: &str) -> bool {
         })
 }
 
+/// Whether `entry` can stand in `plans` of `allowedComputePlans`.
+#[must_use]
+pub(crate) fn is_compute_plan(entry: &str) -> bool {
+    match entry.split_once('/') {
+        Some((kind, plan)) => is_dns_label(kind) && is_label_value(plan),
+        None => is_label_value(entry),
+    }
+}
+
+/// Whether `path` fits [`FIELD_PATH`] and its bounds.
+#[must_use]
+pub(crate) fn is_field_path(path: &str) -> bool {
+    let names = |path: &str| path.split('.').all(is_field_name);
+    path.len() <= FIELD_PATH_MAX
+        && path.split('.').count() <= FIELD_PATH_NAMES
+        && match path.split_once("[*]") {
+            Some((list, item)) => names(list) && item.strip_prefix('.').is_some_and(names),
+            None => names(path),
+        }
+}
+
+/// Whether `name` fits [`FIELD_NAME`].
+#[must_use]
+pub(crate) fn is_field_name(name: &str) -> bool {
+    let first = |b: u8| b.is_ascii_alphabetic() || b == b'_';
+    name.bytes().next().is_some_and(first)
+        && name
+            .bytes()
+            .all(|b| first(b) || b.is_ascii_digit() || b == b'-')
+}
+
 fn is_subdomain_label(label: &str) -> bool {
     label
         .bytes()
@@ -128,6 +177,45 @@ mod tests {
     #[case::newline("ghcr.io\n", false)]
     fn image_prefixes(#[case] prefix: &str, #[case] valid: bool) {
         assert_eq!(is_image_prefix(prefix), valid);
+    }
+
+    #[rstest::rstest]
+    #[case::plan("small", true)]
+    #[case::plan_of_a_type("valkey/small", true)]
+    #[case::dots("gp.2-x_L", true)]
+    #[case::empty("", false)]
+    #[case::no_type("/small", false)]
+    #[case::no_plan("valkey/", false)]
+    #[case::two_slashes("a/b/c", false)]
+    #[case::upper_case_type("Valkey/small", false)]
+    #[case::quote("sma'll", false)]
+    #[case::newline("small\n", false)]
+    #[case::wildcard("*", false)]
+    #[case::not_ascii("klein-ü", false)]
+    fn compute_plans(#[case] entry: &str, #[case] valid: bool) {
+        assert_eq!(is_compute_plan(entry), valid);
+    }
+
+    #[rstest::rstest]
+    #[case::field("spec.plan", true)]
+    #[case::top("plan", true)]
+    #[case::list("spec.components[*].plan", true)]
+    #[case::deep_in_list("spec.components[*].resources.plan", true)]
+    #[case::eight_names("a.b.c.d.e.f.g.h", true)]
+    #[case::nine_names("a.b.c.d.e.f.g.h.i", false)]
+    #[case::reserved_words("in.namespace.default", true)]
+    #[case::empty("", false)]
+    #[case::empty_name("spec..plan", false)]
+    #[case::dot_at_the_end("spec.", false)]
+    #[case::list_at_the_end("spec.plans[*]", false)]
+    #[case::two_lists("spec.a[*].b[*].c", false)]
+    #[case::list_of_nothing("[*].plan", false)]
+    #[case::index("spec.components[0].plan", false)]
+    #[case::quote("spec.'plan'", false)]
+    #[case::expression("spec.plan || true", false)]
+    #[case::newline("spec.plan\n", false)]
+    fn field_paths(#[case] path: &str, #[case] valid: bool) {
+        assert_eq!(is_field_path(path), valid);
     }
 
     #[rstest::rstest]

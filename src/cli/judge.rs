@@ -1,15 +1,17 @@
 //! Verdicts about resources.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::input::{Diagnostics, Document};
 use super::policies::Namespaces;
-use crate::api::{Action, BOUNDARY_LABEL, BoundaryPolicy};
+use crate::api::{Action, BOUNDARY_LABEL, BoundaryPolicy, PlanTarget};
 use crate::compile::{Capabilities, Options, Version, compile};
-use crate::evaluate::{Evaluator, Kind, Operation, Request};
+use crate::evaluate::{Evaluator, Kind, ObjectRequest, Operation};
+use crate::plans::Catalog;
 
 /// What becomes of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, serde::Deserialize)]
@@ -122,15 +124,25 @@ pub(super) struct Judge {
     evaluator: Result<Evaluator, String>,
     boundaries: BTreeSet<String>,
     namespaces: Namespaces,
+    catalog: Arc<Catalog>,
+}
+
+/// What the API calls a kind of objects that is checked.
+struct Checked {
+    group: String,
+    version: String,
+    resource: String,
 }
 
 impl Judge {
     pub(super) fn new(
         policies: &BTreeMap<String, BoundaryPolicy>,
+        catalog: Arc<Catalog>,
         namespaces: Namespaces,
         now: Timestamp,
     ) -> Self {
-        let options = Options::new(Capabilities::of(NEWEST), now);
+        let mut options = Options::new(Capabilities::of(NEWEST), now);
+        options.catalog = catalog.clone();
         let compilation = compile(policies.values(), &options);
         // Policies were validated when they were read, so this says nothing; if it ever does, no
         // verdict can be trusted.
@@ -142,20 +154,53 @@ impl Judge {
             evaluator,
             boundaries: policies.values().map(|p| p.spec.boundary.clone()).collect(),
             namespaces,
+            catalog,
         }
+    }
+
+    /// The kind of an object, if it is checked.
+    fn checked(&self, document: &Document) -> Option<Checked> {
+        if let Some(kind) = Kind::of(&document.value) {
+            return Some(Checked {
+                group: kind.group().to_owned(),
+                version: "v1".to_owned(),
+                resource: kind.plural().to_owned(),
+            });
+        }
+        let (_, version) = document.text("/apiVersion").split_once('/')?;
+        let listed = |v: &String| v == version || v == "*";
+        let mut targets = self.targets(document);
+        let target = targets.find(|target| target.versions.iter().any(listed))?;
+        Some(Checked {
+            group: target.group.clone(),
+            version: version.to_owned(),
+            resource: target.resource.clone(),
+        })
+    }
+
+    /// The targets that the kind of an object is, in whichever version.
+    fn targets(&self, document: &Document) -> impl Iterator<Item = &PlanTarget> {
+        let (kind, api_version) = (document.text("/kind"), document.text("/apiVersion"));
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        let types = self.catalog.iter().filter(|(_, spec)| spec.checked);
+        types
+            .flat_map(|(_, spec)| &spec.targets)
+            .filter(move |target| target.group == group && target.kind == kind)
     }
 
     /// The verdict about `new`, which replaces `old` where there is one.
     pub(super) fn judge(&self, new: &Document, old: Option<&Document>, asker: &Asker) -> Judgement {
-        let kind = Kind::of(&new.value);
+        let kind = self.checked(new);
         let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let operation = match old {
             Some(_) => Operation::Update,
             None => Operation::Create,
         };
-        let namespace =
-            some(new.text("/metadata/namespace")).or_else(|| kind.map(|_| "default".to_owned()));
-        let (verdict, messages) = if let (Some(kind), Some(namespace)) = (kind, &namespace) {
+        let namespace = some(new.text("/metadata/namespace")).or_else(|| {
+            let checked = kind.as_ref();
+            checked.map(|_| "default".to_owned())
+        });
+        let (verdict, messages) = if let (Some(kind), Some(namespace)) = (&kind, &namespace) {
             self.verdict(kind, namespace, operation, new, old, asker)
         } else if let Some(kind) = of_another_version(new) {
             let message = format!(
@@ -163,6 +208,15 @@ impl Judge {
                 kind.as_str(),
                 new.text("/apiVersion"),
                 kind.api_version(),
+            );
+            (Verdict::Unsupported, vec![message])
+        } else if let Some(target) = self.targets(new).next() {
+            let message = format!(
+                "{} of {} can't be judged: its plans are looked at in {}, which an API server \
+                 converts it to.",
+                target.kind,
+                new.text("/apiVersion"),
+                target.versions.join(", "),
             );
             (Verdict::Unsupported, vec![message])
         } else {
@@ -189,7 +243,7 @@ impl Judge {
 
     fn verdict(
         &self,
-        kind: Kind,
+        kind: &Checked,
         namespace: &str,
         operation: Operation,
         new: &Document,
@@ -222,8 +276,10 @@ impl Judge {
             Ok(evaluator) => evaluator,
             Err(cause) => return (Verdict::Unsupported, vec![cause.clone()]),
         };
-        let request = Request {
-            kind,
+        let request = ObjectRequest {
+            group: &kind.group,
+            version: &kind.version,
+            resource: &kind.resource,
             sub_resource: "",
             operation,
             object: &new.value,
@@ -233,7 +289,7 @@ impl Judge {
             user: &asker.user,
             groups: &asker.all_groups(),
         };
-        let findings = match evaluator.judge(&request) {
+        let findings = match evaluator.judge_object(&request) {
             Ok(findings) => findings,
             Err(cause) => return (Verdict::Unsupported, vec![cause.to_string()]),
         };

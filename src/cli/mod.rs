@@ -231,12 +231,14 @@ fn compiled(args: &Compile, reader: &mut Reader<'_>, now: Timestamp) -> Result<S
     let mut problems = Diagnostics::default();
     let documents = reader.documents(&args.policies, &mut problems);
     let policies = policies::policies(&documents, &mut problems);
+    let catalog = policies::catalog(&documents, &mut problems);
     bad_input(problems)?;
     let capabilities = Capabilities::of(args.kubernetes);
     if !capabilities.validating {
         return Err(Error::NothingEnforced(args.kubernetes));
     }
-    let options = Options::new(capabilities, args.now.unwrap_or(now));
+    let mut options = Options::new(capabilities, args.now.unwrap_or(now));
+    options.catalog = catalog;
     let mut text = String::new();
     for object in compile(policies.values(), &options).objects {
         for yaml in [
@@ -256,6 +258,7 @@ fn tested(args: Test, reader: &mut Reader<'_>, now: Timestamp) -> Result<(String
     let mut problems = Diagnostics::default();
     let documents = reader.documents(&args.policies, &mut problems);
     let policies = policies::policies(&documents, &mut problems);
+    let catalog = policies::catalog(&documents, &mut problems);
     let before = problems.0.len();
     let resources = reader.documents(&args.resources, &mut problems);
     if resources.is_empty() && problems.0.len() == before {
@@ -265,7 +268,7 @@ fn tested(args: Test, reader: &mut Reader<'_>, now: Timestamp) -> Result<(String
     let old_documents = reader.documents(&args.old, &mut problems);
     let old = Old::new(&old_documents, &mut problems);
     bad_input(problems)?;
-    let judge = Judge::new(&policies, namespaces, args.now.unwrap_or(now));
+    let judge = Judge::new(&policies, catalog, namespaces, args.now.unwrap_or(now));
     let asker = Asker {
         boundary: args.boundary,
         user: args.user,

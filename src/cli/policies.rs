@@ -1,12 +1,16 @@
-//! Documents into policies and the boundaries of namespaces.
+//! Documents into policies, types of resources and the boundaries of namespaces.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use kube::ResourceExt as _;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::input::{Diagnostics, Document};
 use super::schema;
-use crate::api::{BoundaryPolicy, GROUP, validate};
+use crate::api::{BoundaryPolicy, FieldError, GROUP, validate, validate_resource_type};
+use crate::plans::Catalog;
 
 /// Labels of namespaces, by name.
 pub(super) type Namespaces = BTreeMap<String, BTreeMap<String, String>>;
@@ -16,7 +20,7 @@ pub(super) fn policies(
     documents: &[Document],
     problems: &mut Diagnostics,
 ) -> BTreeMap<String, BoundaryPolicy> {
-    let schema = schema::boundary_policy();
+    let schema = schema::resource("BoundaryPolicy");
     let mut policies = BTreeMap::new();
     let mut seen: BTreeMap<String, (&str, usize)> = BTreeMap::new();
     for document in documents {
@@ -28,26 +32,21 @@ pub(super) fn policies(
                 continue;
             }
             // They stand beside policies, and say nothing about what policies compile to.
-            ("Namespace", "v1") | ("MemberCluster", "boundarypolicy.dev/v1alpha1") => continue,
+            ("Namespace", "v1")
+            | ("MemberCluster" | "ComputeResourceType", "boundarypolicy.dev/v1alpha1") => continue,
             (kind, api_version) => {
                 let message = format!(
-                    "{kind} of {api_version} is not a BoundaryPolicy ({GROUP}/v1alpha1) or a \
-                     Namespace (v1)"
+                    "{kind} of {api_version} is not a BoundaryPolicy or ComputeResourceType \
+                     ({GROUP}/v1alpha1) or a Namespace (v1)"
                 );
                 problems.field(document, "kind", &message);
                 continue;
             }
         }
-        if let Some(policy) = policy(document, &schema, problems) {
-            let name = policy.metadata.name.clone().unwrap_or_default();
-            if let Some((file, number)) = seen.get(&name) {
-                let message =
-                    format!("{name:?} is the name of another policy: {file}, document {number}");
-                problems.field(document, "metadata.name", &message);
-            } else {
-                seen.insert(name.clone(), (&document.file, document.number));
-                policies.insert(name, policy);
-            }
+        if let Some(policy) = read(document, &schema, validate, problems)
+            && named_once(document, "policy", &mut seen, problems)
+        {
+            policies.insert(policy.name_any(), policy);
         }
     }
     if policies.is_empty() && problems.0.is_empty() {
@@ -56,11 +55,47 @@ pub(super) fn policies(
     policies
 }
 
-fn policy(
+/// The types of resources in `documents`, each of them valid.
+pub(super) fn catalog(documents: &[Document], problems: &mut Diagnostics) -> Arc<Catalog> {
+    let schema = schema::resource("ComputeResourceType");
+    let mut types = Vec::new();
+    let mut seen = BTreeMap::new();
+    for document in documents {
+        let kind = (document.text("/kind"), document.text("/apiVersion"));
+        if kind == ("ComputeResourceType", "boundarypolicy.dev/v1alpha1")
+            && let Some(of) = read(document, &schema, validate_resource_type, problems)
+            && named_once(document, "ComputeResourceType", &mut seen, problems)
+        {
+            types.push(of);
+        }
+    }
+    Arc::new(Catalog::of(&types).0)
+}
+
+/// Whether no document before has the name of this one.
+fn named_once<'d>(
+    document: &'d Document,
+    what: &str,
+    seen: &mut BTreeMap<String, (&'d str, usize)>,
+    problems: &mut Diagnostics,
+) -> bool {
+    let name = document.text("/metadata/name");
+    if let Some((file, number)) = seen.get(name) {
+        let message = format!("{name:?} is the name of another {what}: {file}, document {number}");
+        problems.field(document, "metadata.name", &message);
+        return false;
+    }
+    seen.insert(name.to_owned(), (&document.file, document.number));
+    true
+}
+
+/// A resource of ours in a document, if it is valid.
+fn read<K: DeserializeOwned>(
     document: &Document,
     schema: &Value,
+    validate: impl Fn(&K) -> Vec<FieldError>,
     problems: &mut Diagnostics,
-) -> Option<BoundaryPolicy> {
+) -> Option<K> {
     let before = problems.0.len();
     schema::check(document, schema, problems);
     // What an operator wrote there is not read.
@@ -70,12 +105,11 @@ fn policy(
     }
     drop_nulls(&mut value);
     match serde_json::from_value(value) {
-        Ok(policy) => {
-            let policy: BoundaryPolicy = policy;
-            for error in validate(&policy) {
+        Ok(resource) => {
+            for error in validate(&resource) {
                 problems.field(document, &error.path, &error.message);
             }
-            (problems.0.len() == before).then_some(policy)
+            (problems.0.len() == before).then_some(resource)
         }
         Err(error) => {
             if problems.0.len() == before {

@@ -15,14 +15,12 @@ pub(super) fn of<T: JsonSchema>() -> Value {
     settings.into_generator().into_root_schema_for::<T>().into()
 }
 
-/// The schema of a `BoundaryPolicy`.
-pub(super) fn boundary_policy() -> Value {
+/// The schema of a resource of ours.
+pub(super) fn resource(kind: &str) -> Value {
     let crds = crds();
-    let schema = (crds
-        .iter()
-        .find(|crd| crd.spec.names.kind == "BoundaryPolicy"))
-    .and_then(|crd| crd.spec.versions.first()?.schema.as_ref())
-    .and_then(|schema| serde_json::to_value(&schema.open_api_v3_schema).ok());
+    let schema = (crds.iter().find(|crd| crd.spec.names.kind == kind))
+        .and_then(|crd| crd.spec.versions.first()?.schema.as_ref())
+        .and_then(|schema| serde_json::to_value(&schema.open_api_v3_schema).ok());
     let mut schema = schema.unwrap_or_default();
     let text = serde_json::json!({"type": "string"});
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {

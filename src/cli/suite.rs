@@ -84,6 +84,7 @@ pub(super) fn run(
             .collect();
         let policy_documents = reader.documents(&paths, &mut problems);
         let policies = policies::policies(&policy_documents, &mut problems);
+        let catalog = policies::catalog(&policy_documents, &mut problems);
         let mut resources = Vec::new();
         for (index, case) in suite.cases.iter().enumerate() {
             let path = format!("cases[{index}].resource");
@@ -101,7 +102,7 @@ pub(super) fn run(
             resources.push((new, old.flatten()));
         }
         let namespaces = policies::namespaces(&policy_documents, &mut problems);
-        let judge = Judge::new(&policies, namespaces, suite.now.unwrap_or(now));
+        let judge = Judge::new(&policies, catalog, namespaces, suite.now.unwrap_or(now));
         ready.push((document, suite, resources, judge));
     }
     bad_input(problems)?;

@@ -565,7 +565,7 @@ fn sentence(rule: RuleName) -> String {
 }
 
 /// `expression` with every `SHORT(…)` in it written out.
-fn shortening(expression: &str) -> String {
+pub(super) fn shortening(expression: &str) -> String {
     let mut parts = expression.split("SHORT(");
     let mut written = parts.next().unwrap_or_default().to_owned();
     for part in parts {
@@ -688,7 +688,7 @@ pub(super) fn matching(namespaces: LabelSelector) -> MatchResources {
     }
 }
 
-fn namespace_selector(boundaries: &BTreeSet<String>, label: &str) -> LabelSelector {
+pub(super) fn namespace_selector(boundaries: &BTreeSet<String>, label: &str) -> LabelSelector {
     match boundaries.first() {
         Some(boundary) if boundaries.len() == 1 => LabelSelector {
             match_labels: Some([(label.to_owned(), boundary.clone())].into()),
@@ -726,7 +726,7 @@ fn probed() -> String {
 }
 
 /// Answers the probe with the revision that the API server acts on.
-fn revision_validation(name: &str, boundaries: &str, revision: &str) -> Validation {
+pub(super) fn revision_validation(name: &str, boundaries: &str, revision: &str) -> Validation {
     Validation {
         expression: format!(
             "!(request.namespace == {} && object.metadata.?labels[?{}].orValue('') == 'revision') \
@@ -742,7 +742,7 @@ fn revision_validation(name: &str, boundaries: &str, revision: &str) -> Validati
 }
 
 /// Whether the request is a probe of another object than that of the name.
-fn asks_another(name: &str) -> String {
+pub(super) fn asks_another(name: &str) -> String {
     let name = cel::string(name);
     format!(
         "(request.namespace == {} && \

@@ -27,10 +27,13 @@ pub(crate) struct LinkedPolicy {
     pub(crate) exemptions: Vec<Exemption>,
 }
 
-/// Links `policies`, which are valid, as `options` say.
+/// Links `policies`, which are valid, as `options` say. Those without a rule about Pods are left out.
 pub(crate) fn link(policies: &[&BoundaryPolicy], options: &Options) -> Vec<Linked> {
     let mut groups: BTreeMap<(Group, Action), Vec<(String, LinkedPolicy)>> = BTreeMap::new();
     for policy in policies {
+        if policy.spec.rules.names().is_empty() {
+            continue;
+        }
         let boundary = policy.spec.boundary.clone();
         groups
             .entry((Group::of(&boundary), policy.spec.action))

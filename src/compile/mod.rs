@@ -7,15 +7,18 @@ mod emit;
 mod guard;
 mod link;
 mod names;
+mod plans;
 mod untyped;
 
 pub use capabilities::{Capabilities, ParseVersionError, Version};
 pub use guard::{GUARD, GUARDED_RESOURCE, GUARDED_VERB, label_guard};
 pub use names::object_name;
+pub use plans::COMPUTE_PLANS;
 
 pub(crate) use emit::first;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{
@@ -23,6 +26,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 
 use crate::api::{Action, BOUNDARY_LABEL, BoundaryPolicy, FieldError, validate};
+use crate::plans::Catalog;
 
 /// The label that marks the objects that are ours, and its value.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "boundary-operator");
@@ -56,10 +60,12 @@ pub struct Options {
     pub label_guard: bool,
     /// Exemptions that ended by now are left out.
     pub now: Timestamp,
+    /// The types of resources and their compute plans.
+    pub catalog: Arc<Catalog>,
 }
 
 impl Options {
-    /// The usual label, not guarded, for an API server with `capabilities` at the time `now`.
+    /// The usual label, not guarded, and no types of resources, for an API server with `capabilities` at the time `now`.
     #[must_use]
     pub fn new(capabilities: Capabilities, now: Timestamp) -> Self {
         Self {
@@ -67,6 +73,7 @@ impl Options {
             boundary_label: BOUNDARY_LABEL.to_owned(),
             label_guard: false,
             now,
+            catalog: Arc::default(),
         }
     }
 }
@@ -108,10 +115,19 @@ pub struct AdmissionObject {
     pub binding: ValidatingAdmissionPolicyBinding,
 }
 
+impl AdmissionObject {
+    /// Whether it checks compute plans rather than Pods.
+    #[must_use]
+    pub fn checks_plans(&self) -> bool {
+        self.name.ends_with(COMPUTE_PLANS)
+    }
+}
+
 /// Compiles `policies`, which must have distinct names, for one API server.
 ///
 /// Their cluster scope is not looked at: pass those in whose scope the cluster is, see
-/// [`selects`](crate::api::selects).
+/// [`selects`](crate::api::selects), and of the others the rule about compute plans, which knows no
+/// scope.
 #[must_use]
 pub fn compile<'p>(
     policies: impl IntoIterator<Item = &'p BoundaryPolicy>,
@@ -139,6 +155,7 @@ pub fn compile<'p>(
         .iter()
         .map(|linked| emit::emit(linked, options))
         .collect();
+    objects.extend(plans::emit(&valid, options));
     let guard = options.label_guard;
     objects.extend(guard.then(|| label_guard(&options.boundary_label)));
     objects.sort_by(|a, b| a.name.cmp(&b.name));

@@ -18,8 +18,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::scope::Observed;
-use crate::api::{BoundaryPolicy, MemberCluster, MemberClusterSpec};
+use crate::api::{BoundaryPolicy, ComputeResourceType, MemberCluster, MemberClusterSpec};
 use crate::fleet::{Source, Verdict};
+use crate::plans::Catalog;
 
 /// What is on the hub.
 pub(crate) struct Hub {
@@ -29,6 +30,9 @@ pub(crate) struct Hub {
     policies: Store<DeserializeGuard<BoundaryPolicy>>,
     members: Store<DeserializeGuard<MemberCluster>>,
     secrets: Store<Secret>,
+    types: Store<DeserializeGuard<ComputeResourceType>>,
+    /// What was last made of the types.
+    catalog: Arc<Catalog>,
     /// What was made of the policies, so that each version of one is looked at once.
     observed: BTreeMap<String, Observed>,
     /// Something is not what it was.
@@ -55,6 +59,8 @@ impl Hub {
             policies: start(&mut watches, Api::all(client.clone()), &changed),
             members: start(&mut watches, Api::all(client.clone()), &changed),
             secrets: start(&mut watches, secrets, &changed),
+            types: start(&mut watches, Api::all(client.clone()), &changed),
+            catalog: Arc::default(),
             observed: BTreeMap::new(),
             changed,
             _watches: watches,
@@ -67,6 +73,7 @@ impl Hub {
             self.policies.wait_until_ready(),
             self.members.wait_until_ready(),
             self.secrets.wait_until_ready(),
+            self.types.wait_until_ready(),
         );
     }
 
@@ -97,6 +104,21 @@ impl Hub {
             self.observed.insert(name, observed);
         }
         &self.observed
+    }
+
+    /// The types of resources that can be read.
+    pub(crate) fn catalog(&mut self) -> Arc<Catalog> {
+        let state = self.types.state();
+        let (catalog, invalid) = Catalog::of(state.iter().filter_map(|t| t.0.as_ref().ok()));
+        if catalog != *self.catalog {
+            for (name, errors) in invalid {
+                let errors: Vec<_> = errors.iter().map(ToString::to_string).collect();
+                let error = errors.join("; ");
+                tracing::warn!(name, error, "a ComputeResourceType can't be used");
+            }
+            self.catalog = Arc::new(catalog);
+        }
+        self.catalog.clone()
     }
 
     /// The status of a policy the rest of which can't be read.

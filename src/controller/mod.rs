@@ -28,6 +28,7 @@ use crate::api::{
     MemberClusterStatus,
 };
 use crate::fleet::{Fence, Fleet, FleetSettings, ProofSettings, Repair, Report, Source};
+use crate::plans::Catalog;
 use crate::telemetry::{Loop, Telemetry};
 use hub::{Hub, Member};
 use identity::Identities;
@@ -315,10 +316,11 @@ impl Operator {
         }
         self.identities.refuse_doubles(&mut members);
         let policies = self.hub.policies().await.clone();
+        let catalog = self.hub.catalog();
         let desired = members.iter().map(|Member { object, source }| {
             (
                 object.name_any(),
-                (source.clone(), wanted(&policies, object)),
+                (source.clone(), wanted(&policies, &catalog, object)),
             )
         });
         self.fleet.set(desired.collect());
@@ -347,7 +349,9 @@ impl Operator {
         self.tell_repairs(&policies).await;
         let now = to_seconds(Timestamp::now()).unwrap_or_default();
         self.measure(&members);
-        let counts = self.report_policies(&policies, &members, now).await;
+        let counts = self
+            .report_policies(&policies, &catalog, &members, now)
+            .await;
         self.report_members(&members, &counts, now).await;
     }
 
@@ -443,6 +447,7 @@ impl Operator {
     async fn report_policies(
         &mut self,
         policies: &BTreeMap<String, Observed>,
+        catalog: &Catalog,
         members: &[Member],
         now: Timestamp,
     ) -> BTreeMap<String, (u32, u32)> {
@@ -460,7 +465,7 @@ impl Operator {
             let scope: Vec<_> = members
                 .iter()
                 .zip(&names)
-                .filter(|(member, _)| observed.is_for(&member.object))
+                .filter(|(member, _)| observed.is_for(&member.object, catalog))
                 .map(|(_, name)| InScope {
                     name,
                     report: self.reports.get(name),
@@ -470,7 +475,7 @@ impl Operator {
             let stored = self
                 .policy_statuses
                 .latest(&observed.metadata, observed.stored.as_ref());
-            let computed = policy_status(observed, stored.as_ref(), &scope, now);
+            let computed = policy_status(observed, stored.as_ref(), &scope, catalog, now);
             words.push(computed.word);
             states.extend(computed.states.values().copied());
             for cluster in &scope {

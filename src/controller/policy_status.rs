@@ -12,6 +12,7 @@ use crate::api::{
     set_condition,
 };
 use crate::fleet::{RESTARTED, Repair, Report, Verdict};
+use crate::plans::{Catalog, unknown_entries};
 
 /// The most clusters that are listed.
 const MAX_CLUSTERS: usize = 100;
@@ -25,6 +26,12 @@ const MAX_NAMED: usize = 3;
 /// Reasons of a policy that has no state in any cluster.
 const INVALID: &str = "InvalidPolicy";
 const NO_CLUSTER: &str = "NoClusterInScope";
+
+/// The reason of a policy that no cluster has anything to do with.
+const NOTHING: &str = "NothingAtAdmission";
+
+/// The condition that every compute plan that a policy names is one.
+const PLANS_KNOWN: &str = "PlansKnown";
 
 /// Reasons to be Pending for a moment, as after every change.
 const TRANSIENT: [&str; 4] = ["Applying", "Connecting", "Proving", RESTARTED];
@@ -52,6 +59,7 @@ pub(crate) fn policy_status(
     observed: &Observed,
     stored: Option<&BoundaryPolicyStatus>,
     scope: &[InScope<'_>],
+    catalog: &Catalog,
     now: Timestamp,
 ) -> Computed {
     let generation = observed.metadata.generation;
@@ -78,6 +86,7 @@ pub(crate) fn policy_status(
             set("Ready", false, "InvalidPolicy", &message);
             set("Reconciling", false, "InvalidPolicy", "");
             set("Stalled", true, "InvalidPolicy", &message);
+            status.conditions.retain(|c| c.type_ != PLANS_KNOWN);
             return Computed {
                 status,
                 states: BTreeMap::new(),
@@ -86,17 +95,34 @@ pub(crate) fn policy_status(
         }
     };
 
+    let rule = policy.spec.rules.allowed_compute_plans.as_ref();
+    if let Some(rule) = rule {
+        let unknown = unknown_entries(rule, catalog);
+        let reason = if unknown.is_empty() {
+            "AllKnown"
+        } else {
+            "UnknownPlans"
+        };
+        set(PLANS_KNOWN, unknown.is_empty(), reason, &unknown.join("; "));
+    }
+    let nothing =
+        rule.is_some() && policy.spec.rules.names().is_empty() && !observed.checks_objects(catalog);
+
     let mut clusters: Vec<_> = scope
         .iter()
         .map(|cluster| entry(cluster, observed, &policy.spec.boundary, stored, now))
         .collect();
     clusters.sort_by(|a, b| (a.state, &a.name).cmp(&(b.state, &b.name)));
 
-    let rules: Vec<_> = policy.spec.rules.names();
-    let rules: Vec<_> = rules.iter().map(|rule| rule.as_str()).collect();
+    let rules = policy.spec.rules.titles();
     let summary = summary(&clusters, rules.join(", "));
     let pending = clusters.iter().any(|c| c.state == ClusterState::Pending);
     match clusters.first() {
+        None if nothing => {
+            let message = "the types of resources that the policy is about have no objects in \
+                           clusters, so there is nothing to check at admission";
+            set("Ready", true, NOTHING, message);
+        }
         None => {
             let message = "no member cluster is in the scope of the policy: see spec.clusters and \
                            kubectl get memberclusters --show-labels";
@@ -122,6 +148,9 @@ pub(crate) fn policy_status(
     set("Reconciling", pending, progress, "");
     set("Stalled", false, "NotStalled", "");
     status.summary = Some(summary);
+    if rule.is_none() {
+        status.conditions.retain(|c| c.type_ != PLANS_KNOWN);
+    }
     let worst = clusters.first().map(|cluster| cluster.state.as_str());
     let all = clusters.iter().map(|c| (c.name.clone(), c.state)).collect();
     clusters.truncate(MAX_CLUSTERS);
@@ -129,7 +158,7 @@ pub(crate) fn policy_status(
     Computed {
         status,
         states: all,
-        word: worst.unwrap_or(NO_CLUSTER),
+        word: worst.unwrap_or(if nothing { NOTHING } else { NO_CLUSTER }),
     }
 }
 
@@ -334,6 +363,20 @@ pub(crate) fn transitions(
         .map(|cluster| (&cluster.name, shown(cluster)))
         .collect();
     let mut told = Vec::new();
+    let unknown = |status: &BoundaryPolicyStatus| {
+        let mut conditions = status.conditions.iter();
+        let condition = conditions.find(|c| c.type_ == PLANS_KNOWN && c.status == "False")?;
+        Some(condition.message.clone())
+    };
+    if let Some(message) = unknown(after)
+        && before.and_then(unknown).as_ref() != Some(&message)
+    {
+        told.push(Transition {
+            reason: "UnknownPlans".to_owned(),
+            good: false,
+            note: message.chars().take(MAX_NOTE).collect(),
+        });
+    }
     if let Some(reason) = without_state(after)
         && before.and_then(without_state).map(|c| &c.reason) != Some(&reason.reason)
     {
@@ -448,7 +491,14 @@ mod tests {
                 overdue: false,
             })
             .collect();
-        policy_status(&observed("disallowLatestTag: {}"), stored, &scope, at(now)).status
+        policy_status(
+            &observed("disallowLatestTag: {}"),
+            stored,
+            &scope,
+            &Catalog::default(),
+            at(now),
+        )
+        .status
     }
 
     fn condition_of(status: &BoundaryPolicyStatus, kind: &str) -> (String, String, String) {
@@ -551,7 +601,7 @@ mod tests {
 
     #[test]
     fn what_can_not_be_compiled_is_stalled_and_the_field_named() {
-        let status = policy_status(&observed(""), None, &[], at(10)).status;
+        let status = policy_status(&observed(""), None, &[], &Catalog::default(), at(10)).status;
         let (stalled, reason, message) = condition_of(&status, "Stalled");
         assert_eq!(
             (stalled.as_str(), reason.as_str()),
@@ -590,7 +640,48 @@ mod tests {
             overdue,
         }];
         let observed = observed("disallowLatestTag: {}");
-        let status = policy_status(&observed, Some(&stored), &scope, at(20)).status;
+        let status = policy_status(
+            &observed,
+            Some(&stored),
+            &scope,
+            &Catalog::default(),
+            at(20),
+        )
+        .status;
         assert_eq!(status.clusters[0].state, expected);
+    }
+
+    #[test]
+    fn a_policy_with_nothing_to_check_at_admission_is_ready() {
+        let plans = observed("allowedComputePlans: {plans: [small, tiny]}");
+        let valkey = "apiVersion: boundarypolicy.dev/v1alpha1\nkind: ComputeResourceType\n\
+                      metadata: {name: valkey}\nspec: {plans: [{name: small}]}";
+        let catalog = Catalog::of(&[serde_saphyr::from_str(valkey).unwrap()]).0;
+        let computed = policy_status(&plans, None, &[], &catalog, at(10));
+        assert_eq!(computed.word, "NothingAtAdmission");
+        let (ready, reason, _) = condition_of(&computed.status, "Ready");
+        assert_eq!(
+            (ready.as_str(), reason.as_str()),
+            ("True", "NothingAtAdmission")
+        );
+        assert_eq!(
+            condition_of(&computed.status, PLANS_KNOWN),
+            (
+                "False".to_owned(),
+                "UnknownPlans".to_owned(),
+                "spec.rules.allowedComputePlans.plans[1] (tiny): no ComputeResourceType has a plan tiny"
+                    .to_owned()
+            )
+        );
+        let told = transitions(None, &computed.status);
+        assert_eq!(
+            told.iter().map(|t| t.reason.as_str()).collect::<Vec<_>>(),
+            ["UnknownPlans"]
+        );
+        assert_eq!(transitions(Some(&computed.status), &computed.status), []);
+
+        let other = observed("disallowLatestTag: {}");
+        let after = policy_status(&other, Some(&computed.status), &[], &catalog, at(20)).status;
+        assert!(after.conditions.iter().all(|c| c.type_ != PLANS_KNOWN));
     }
 }

@@ -9,7 +9,7 @@ use cel::objects::{Key, Map};
 use cel::{Context, Env, ExecutionError, Value};
 use serde_json::json;
 
-use super::request::{Request, defaulted};
+use super::request::{ObjectRequest, defaulted};
 
 /// The standard library, optionals, and the libraries of Kubernetes 1.30 that the emitter uses.
 pub(super) fn environment() -> Result<Env, cel::DeclarationError> {
@@ -34,7 +34,7 @@ pub(super) fn add_functions(context: &mut Context<'_, '_>) -> Result<(), cel::De
 }
 
 /// What an expression can read.
-pub(super) fn bindings(request: &Request<'_>) -> [(&'static str, Value); 4] {
+pub(super) fn bindings(request: &ObjectRequest<'_>) -> [(&'static str, Value); 4] {
     let namespace = json!({
         "metadata": {"name": request.namespace, "labels": request.namespace_labels},
     });
@@ -44,9 +44,14 @@ pub(super) fn bindings(request: &Request<'_>) -> [(&'static str, Value); 4] {
         "namespace": request.namespace,
         "name": request.object.pointer("/metadata/name"),
         "subResource": request.sub_resource,
+        "resource": {
+            "group": request.group,
+            "version": request.version,
+            "resource": request.resource,
+        },
         "userInfo": user,
     });
-    let judged = |object| value(&defaulted(request.kind, object));
+    let judged = |object| value(&defaulted(request, object));
     [
         ("object", judged(request.object)),
         ("oldObject", request.old_object.map_or(Value::Null, judged)),

@@ -5,7 +5,7 @@
 mod cel;
 mod request;
 
-pub use request::{Kind, Operation, Request};
+pub use request::{Kind, ObjectRequest, Operation, Request};
 
 use std::sync::Arc;
 
@@ -90,7 +90,8 @@ impl Evaluator {
     /// Whether any object looks at the kind of `request` at all.
     #[must_use]
     pub fn checks(&self, request: &Request<'_>) -> bool {
-        self.objects.iter().any(|object| object.matches(request))
+        let request = request.into();
+        self.objects.iter().any(|object| object.matches(&request))
     }
 
     /// What each object says of `request`; one that finds nothing says nothing.
@@ -98,6 +99,14 @@ impl Evaluator {
     /// # Errors
     /// An object has an expression that can't be evaluated.
     pub fn judge(&self, request: &Request<'_>) -> Result<Vec<Finding>, Unsupported> {
+        self.judge_object(&request.into())
+    }
+
+    /// The same for an object of any kind.
+    ///
+    /// # Errors
+    /// An object has an expression that can't be evaluated.
+    pub fn judge_object(&self, request: &ObjectRequest<'_>) -> Result<Vec<Finding>, Unsupported> {
         let mut findings = Vec::new();
         for object in self.objects.iter().filter(|object| object.matches(request)) {
             findings.extend(object.judge(request, &self.env)?);
@@ -157,20 +166,24 @@ impl Prepared {
         })
     }
 
-    fn matches(&self, request: &Request<'_>) -> bool {
+    fn matches(&self, request: &ObjectRequest<'_>) -> bool {
         let rules = self.constraints.resource_rules.iter().flatten();
         let has = |list: &Option<Vec<String>>, item: &str| list.iter().flatten().any(|i| i == item);
-        let resource = request.resource();
+        let resource = request.rule_resource();
         self.namespaces.matches(request.namespace_labels)
             && rules.into_iter().any(|rule| {
-                has(&rule.api_groups, request.kind.group())
-                    && has(&rule.api_versions, "v1")
+                has(&rule.api_groups, request.group)
+                    && (has(&rule.api_versions, request.version) || has(&rule.api_versions, "*"))
                     && has(&rule.operations, request.operation.as_str())
                     && has(&rule.resources, &resource)
             })
     }
 
-    fn judge(&self, request: &Request<'_>, env: &Arc<Env>) -> Result<Option<Finding>, Unsupported> {
+    fn judge(
+        &self,
+        request: &ObjectRequest<'_>,
+        env: &Arc<Env>,
+    ) -> Result<Option<Finding>, Unsupported> {
         let unsupported = |what: &str, cause: String| Unsupported {
             object: self.name.clone(),
             what: what.to_owned(),

@@ -132,24 +132,70 @@ pub struct Request<'a> {
     pub groups: &'a [String],
 }
 
-impl Request<'_> {
+/// A request about an object of any kind, as an API server would judge it.
+#[derive(Clone, Copy, Debug)]
+pub struct ObjectRequest<'a> {
+    /// The API group.
+    pub group: &'a str,
+    /// The version.
+    pub version: &'a str,
+    /// The resource, for example `valkeys`.
+    pub resource: &'a str,
+    /// The subresource; empty: none.
+    pub sub_resource: &'a str,
+    /// What is done to the object.
+    pub operation: Operation,
+    /// The object as it is to be.
+    pub object: &'a Value,
+    /// The object as it was; on an update only.
+    pub old_object: Option<&'a Value>,
+    /// The namespace of the object.
+    pub namespace: &'a str,
+    /// The labels of the namespace.
+    pub namespace_labels: &'a BTreeMap<String, String>,
+    /// Who asks.
+    pub user: &'a str,
+    /// The groups of who asks.
+    pub groups: &'a [String],
+}
+
+impl<'a> From<&Request<'a>> for ObjectRequest<'a> {
+    fn from(request: &Request<'a>) -> Self {
+        Self {
+            group: request.kind.group(),
+            version: "v1",
+            resource: request.kind.plural(),
+            sub_resource: request.sub_resource,
+            operation: request.operation,
+            object: request.object,
+            old_object: request.old_object,
+            namespace: request.namespace,
+            namespace_labels: request.namespace_labels,
+            user: request.user,
+            groups: request.groups,
+        }
+    }
+}
+
+impl ObjectRequest<'_> {
     /// The resource and subresource, as rules name them.
-    pub(super) fn resource(&self) -> String {
+    pub(super) fn rule_resource(&self) -> String {
         match self.sub_resource {
-            "" => self.kind.plural().to_owned(),
-            sub_resource => format!("{}/{sub_resource}", self.kind.plural()),
+            "" => self.resource.to_owned(),
+            sub_resource => format!("{}/{sub_resource}", self.resource),
         }
     }
 }
 
 /// `object` with what the API server adds to it before it is judged, as far as a rule sees it: a
 /// Job without labels gets those of its template.
-pub(super) fn defaulted(kind: Kind, object: &Value) -> Cow<'_, Value> {
+pub(super) fn defaulted<'v>(request: &ObjectRequest<'_>, object: &'v Value) -> Cow<'v, Value> {
+    let job = (request.group, request.resource) == ("batch", "jobs");
     let empty = |labels: &Value| labels.as_object().is_none_or(serde_json::Map::is_empty);
     let labels = object.pointer("/metadata/labels");
     let template = object.pointer("/spec/template/metadata/labels");
     match template {
-        Some(template) if kind == Kind::Job && labels.is_none_or(empty) && !empty(template) => {
+        Some(template) if job && labels.is_none_or(empty) && !empty(template) => {
             let mut labelled = object.clone();
             labelled["metadata"]["labels"] = template.clone();
             Cow::Owned(labelled)

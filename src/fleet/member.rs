@@ -234,15 +234,20 @@ struct Member {
     written: BTreeSet<String>,
     /// What was shown of each policy last, and at which generation. An update of an object takes
     /// effect at once and whole, so it stands for the policies that did not change.
-    standing: BTreeMap<String, (i64, Verdict)>,
+    standing: BTreeMap<InObject, (i64, Verdict)>,
     /// When each policy was last seen to act, and at which generation.
-    proven: BTreeMap<String, (i64, Timestamp)>,
+    proven: BTreeMap<InObject, (i64, Timestamp)>,
+    /// What is wrong with each policy, whatever is shown of it.
+    troubles: BTreeMap<String, Verdict>,
     /// The watch on what is ours, once the cluster is known to serve it.
     drift: Option<Drift>,
     /// Policies that the API server refuses as they are.
     refused: BTreeMap<String, (Arc<BoundaryPolicy>, Failure)>,
     access: Access,
 }
+
+/// A policy in an object: the names of the object and the policy.
+type InObject = (String, String);
 
 /// What was shown of an object.
 struct Proof {
@@ -273,6 +278,7 @@ impl Member {
             written: BTreeSet::new(),
             standing: BTreeMap::new(),
             proven: BTreeMap::new(),
+            troubles: BTreeMap::new(),
             drift: None,
             refused: BTreeMap::new(),
             access: Access::default(),
@@ -394,7 +400,7 @@ impl Member {
     async fn enforce(&mut self, wanted: &Wanted, discovered: &Discovered) -> Result<bool, Failure> {
         self.refused
             .retain(|_, (refused, _)| wanted.contains(refused));
-        let options = self.options(discovered);
+        let options = self.options(discovered, wanted);
         // Each round leaves out at least one policy more.
         loop {
             let accepted: Wanted = (wanted.iter())
@@ -488,9 +494,7 @@ impl Member {
                     deleted = !whole,
                     "something else changed an object; it was put right"
                 );
-                for policy in object.policies.keys() {
-                    self.standing.remove(policy);
-                }
+                self.standing.retain(|(name, _), _| *name != object.name);
                 self.settings.metrics.drift_repaired();
                 self.report.repairs.push(Repair {
                     object: object.name.clone(),
@@ -513,7 +517,7 @@ impl Member {
         let compilation = self.compilation.clone();
         self.whole.clear();
         self.report.guard = None;
-        let mut verdicts = BTreeMap::new();
+        let mut troubles = BTreeMap::new();
         for object in &compilation.objects {
             let trouble = trouble(object, outcome);
             if object.name == GUARD {
@@ -522,7 +526,7 @@ impl Member {
             }
             if let Some(verdict) = trouble {
                 for policy in object.policies.keys() {
-                    verdicts.insert(policy.clone(), verdict.clone());
+                    worsen(&mut troubles, policy, &verdict);
                 }
             } else {
                 self.whole.insert(object.name.clone());
@@ -532,11 +536,12 @@ impl Member {
             let texts: Vec<_> = problem.errors.iter().map(ToString::to_string).collect();
             let text = texts.join("; ");
             let verdict = Verdict::new(ClusterState::NotEnforced, "InvalidPolicy", text);
-            verdicts.insert(problem.policy.clone(), verdict);
+            worsen(&mut troubles, &problem.policy, &verdict);
         }
         for (name, (_, failure)) in &self.refused {
-            verdicts.insert(name.clone(), failure.verdict());
+            worsen(&mut troubles, name, &failure.verdict());
         }
+        self.troubles = troubles;
         self.proofs.retain(|name, proof| {
             let mut objects = compilation.objects.iter();
             objects.any(|object| object.name == *name && object.revision == proof.revision)
@@ -546,14 +551,11 @@ impl Member {
             .iter()
             .map(|policy| {
                 let name = policy.name_any();
-                let verdict = verdicts
-                    .remove(&name)
-                    .unwrap_or_else(|| Verdict::new(ClusterState::Pending, "Applying", ""));
                 let report = PolicyReport {
                     wanted: policy.metadata.generation.unwrap_or_default(),
                     generation: self.known.generations.get(&name).copied(),
-                    verdict,
-                    proven: self.proven.get(&name).copied(),
+                    verdict: Verdict::new(ClusterState::Pending, "Applying", ""),
+                    proven: None,
                 };
                 (name, report)
             })
@@ -567,20 +569,18 @@ impl Member {
         self.report.leftovers = leftovers(&self.known, &names);
     }
 
-    /// Says of the policies in objects that are there what was shown of them.
+    /// Says of each policy the worst that is known of it in any object.
     fn say_proven(&mut self) {
+        let mut verdicts = self.troubles.clone();
+        let mut proven: BTreeMap<&str, (i64, Timestamp)> = BTreeMap::new();
         for object in &self.compilation.objects {
-            if !self.whole.contains(&object.name) {
-                continue;
-            }
+            let whole = self.whole.contains(&object.name);
             let proof = self.proofs.get(&object.name);
-            for policy in object.policies.keys() {
-                let Some(report) = self.report.policies.get_mut(policy) else {
-                    continue;
-                };
-                let standing = self.standing.get(policy);
+            for policy in object.policies.keys().filter(|_| whole) {
+                let inside = (object.name.clone(), policy.clone());
+                let standing = self.standing.get(&inside);
                 let standing = standing.filter(|(g, _)| object.policies.get(policy) == Some(g));
-                report.verdict = match proof {
+                let verdict = match proof {
                     Some(proof) => proof.verdicts.get(policy).cloned(),
                     None => standing.map(|(_, verdict)| verdict.clone()),
                 }
@@ -594,7 +594,17 @@ impl Member {
                                 being looked at";
                     Verdict::new(ClusterState::Pending, reason, text)
                 });
-                report.proven = self.proven.get(policy).copied();
+                worsen(&mut verdicts, policy, &verdict);
+                if let Some(shown) = self.proven.get(&inside) {
+                    let least = proven.entry(policy).or_insert(*shown);
+                    *least = (*shown).min(*least);
+                }
+            }
+        }
+        for (name, report) in &mut self.report.policies {
+            report.proven = proven.get(name.as_str()).copied();
+            if let Some(verdict) = verdicts.remove(name) {
+                report.verdict = verdict;
             }
         }
     }
@@ -637,14 +647,14 @@ impl Member {
         let now = Timestamp::now();
         for (policy, verdict) in &verdicts {
             let generation = object.policies.get(policy).copied().unwrap_or_default();
+            let inside = (object.name.clone(), policy.clone());
             if verdict.state == ClusterState::Enforced {
-                self.proven.insert(policy.clone(), (generation, now));
+                self.proven.insert(inside.clone(), (generation, now));
             }
             if good(verdict) {
-                self.standing
-                    .insert(policy.clone(), (generation, verdict.clone()));
+                self.standing.insert(inside, (generation, verdict.clone()));
             } else {
-                self.standing.remove(policy);
+                self.standing.remove(&inside);
             }
         }
         let proof = Proof {
@@ -737,7 +747,7 @@ impl Member {
             self.report.problem = Some(verdict);
         }
         if let Some(discovered) = &self.discovered {
-            let options = self.options(discovered);
+            let options = self.options(discovered, wanted);
             let compilation = self.settings.compiler.compile(wanted, &options);
             let names = compilation
                 .objects
@@ -748,12 +758,13 @@ impl Member {
         }
     }
 
-    fn options(&self, discovered: &Discovered) -> Options {
+    fn options(&self, discovered: &Discovered, wanted: &Wanted) -> Options {
         Options {
             capabilities: discovered.capabilities,
             boundary_label: self.settings.boundary_label.clone(),
             label_guard: self.settings.label_guard,
             now: Timestamp::now(),
+            catalog: wanted.catalog.clone(),
         }
     }
 
@@ -768,6 +779,16 @@ impl Member {
                 wait.min(until + Duration::from_millis(10))
             }
             None => wait,
+        }
+    }
+}
+
+/// Takes note of a verdict on a policy, if none that is worse is known.
+fn worsen(verdicts: &mut BTreeMap<String, Verdict>, policy: &str, verdict: &Verdict) {
+    match verdicts.get(policy) {
+        Some(known) if known.state <= verdict.state => {}
+        _ => {
+            verdicts.insert(policy.to_owned(), verdict.clone());
         }
     }
 }
@@ -910,7 +931,7 @@ mod tests {
         // A new generation of it is tried again.
         server.set(|state| state.refuses = None);
         let mut changed = wanted.clone();
-        Arc::make_mut(&mut changed[1]).metadata.generation = Some(2);
+        Arc::make_mut(&mut changed.policies[1]).metadata.generation = Some(2);
         assert!(settle(&mut member, &changed).await.unwrap());
         assert_eq!(states(&member)[1].1, ClusterState::Installed);
     }
@@ -985,7 +1006,7 @@ mod tests {
         );
         assert_eq!(member.report.policies["a"].generation, Some(1));
 
-        member.failed(&failure, &Wanted::new());
+        member.failed(&failure, &Wanted::default());
         assert_eq!(member.report.leftovers.len(), 1);
 
         server.set(|state| state.fails = None);

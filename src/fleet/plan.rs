@@ -63,14 +63,19 @@ impl Existing {
             .collect()
     }
 
-    /// The generation of each policy that is inside our objects.
+    /// The generation of each policy that is inside our objects; of several the oldest.
     #[must_use]
     fn generations(&self) -> BTreeMap<String, i64> {
         let ours = self
             .policies
             .values()
             .filter(|object| is_ours(&object.metadata));
-        ours.flat_map(|object| inside(&object.metadata)).collect()
+        let mut generations = BTreeMap::new();
+        for (name, generation) in ours.flat_map(|object| inside(&object.metadata)) {
+            let least = generations.entry(name).or_insert(generation);
+            *least = generation.min(*least);
+        }
+        generations
     }
 }
 

@@ -147,6 +147,9 @@ impl Prover {
             Acting::Blocked(answer) => return Ok(all(blocked(&answer))),
             Acting::Unseeable => return Ok(all(self.in_vain())),
         }
+        if object.checks_plans() {
+            return Ok(all(plans_act()));
+        }
         self.identify().await?;
         let inside = policies
             .iter()
@@ -592,6 +595,15 @@ fn sentence(policy: &str, rule: RuleName) -> String {
 
 fn proven() -> Verdict {
     Verdict::new(ClusterState::Enforced, "Proven", "")
+}
+
+/// The verdict on compute plans: a resource that breaks them is not made.
+fn plans_act() -> Verdict {
+    Verdict::new(
+        ClusterState::Installed,
+        "NotTried",
+        "the API server acts on the check of compute plans; that it refuses a resource is not tried",
+    )
 }
 
 fn blocked(answer: &str) -> Verdict {

@@ -1,16 +1,42 @@
 //! What a member cluster's task tells.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use super::failure::Verdict;
 use crate::api::{BoundaryPolicy, ObjectRef};
+use crate::plans::Catalog;
 
-/// The policies wanted in a cluster: valid, in its scope, and nothing of them but what the output
-/// depends on, so that equal means nothing to do.
-pub type Wanted = Vec<Arc<BoundaryPolicy>>;
+/// What is wanted in a cluster. Equal means nothing to do.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Wanted {
+    /// The policies: valid, in the scope of the cluster, and nothing of them but what the output
+    /// depends on. Of those that it is not in the scope of, the rule that knows no scope.
+    pub policies: Vec<Arc<BoundaryPolicy>>,
+    /// The types of resources.
+    pub catalog: Arc<Catalog>,
+}
+
+impl Deref for Wanted {
+    type Target = [Arc<BoundaryPolicy>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.policies
+    }
+}
+
+impl FromIterator<Arc<BoundaryPolicy>> for Wanted {
+    /// Without types of resources.
+    fn from_iter<I: IntoIterator<Item = Arc<BoundaryPolicy>>>(policies: I) -> Self {
+        Self {
+            policies: policies.into_iter().collect(),
+            catalog: Arc::default(),
+        }
+    }
+}
 
 /// What is known of a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 
 use super::report::Wanted;
 use crate::compile::{Capabilities, Compilation, Options, compile, next_expiry};
+use crate::plans::Catalog;
 
 /// Compilations that some cluster holds.
 #[derive(Debug, Default)]
@@ -16,23 +17,26 @@ pub struct Compiler {
 #[derive(Debug)]
 struct Held {
     wanted: Wanted,
+    catalog: Arc<Catalog>,
     capabilities: Capabilities,
     until: Option<Timestamp>,
     compilation: Weak<Compilation>,
 }
 
 impl Compiler {
-    /// What `wanted` compiles to.
+    /// What the policies of `wanted` compile to.
     pub(crate) fn compile(&self, wanted: &Wanted, options: &Options) -> Arc<Compilation> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.retain(|held| {
             held.compilation.strong_count() > 0
                 && held.until.is_none_or(|until| until > options.now)
         });
-        let same = |held: &&Held| {
-            held.capabilities == options.capabilities && same_policies(&held.wanted, wanted)
+        let matches = |held: &&Held| {
+            held.capabilities == options.capabilities
+                && same(&held.catalog, &options.catalog)
+                && same_policies(&held.wanted, wanted)
         };
-        if let Some(known) = held.iter().find(same)
+        if let Some(known) = held.iter().find(matches)
             && let Some(compilation) = known.compilation.upgrade()
         {
             return compilation;
@@ -41,6 +45,7 @@ impl Compiler {
         let compilation = Arc::new(compile(policies.clone(), options));
         held.push(Held {
             wanted: wanted.clone(),
+            catalog: options.catalog.clone(),
             capabilities: options.capabilities,
             until: next_expiry(policies, options.now),
             compilation: Arc::downgrade(&compilation),
@@ -50,7 +55,11 @@ impl Compiler {
 }
 
 fn same_policies(a: &Wanted, b: &Wanted) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b) || a == b)
+    a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| same(a, b))
+}
+
+fn same<T: PartialEq>(a: &Arc<T>, b: &Arc<T>) -> bool {
+    Arc::ptr_eq(a, b) || a == b
 }
 
 #[cfg(test)]
@@ -66,7 +75,9 @@ mod tests {
              exemptions: [{{rules: [DisallowLatestTag], reason: x, namespaces: [n],\
              expires: 2027-01-01T00:00:00Z}}]}}"
         );
-        vec![Arc::new(serde_saphyr::from_str(&policy).unwrap())]
+        [Arc::new(serde_saphyr::from_str(&policy).unwrap())]
+            .into_iter()
+            .collect()
     }
 
     fn options(minor: u16, now: &str) -> Options {

@@ -4,9 +4,11 @@
 //! and add its line to the list below. The schema, the compiler, offline evaluation, the probe and
 //! the tests that go over all rules take it from there.
 
+mod allowed_compute_plans;
 mod images;
 mod rule;
 
+pub use allowed_compute_plans::AllowedComputePlans;
 pub(crate) use images::trimmed;
 pub use pod_security::PodSecurityLevel;
 pub use rule::{Check, Findings, Logic, Rule, Subject, example_pod};
@@ -35,6 +37,8 @@ macro_rules! rules {
                 #[serde(default, skip_serializing_if = "Option::is_none")]
                 pub $file: Option<$Rule>,
             )+
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub allowed_compute_plans: Option<AllowedComputePlans>,
         }
 
         /// The name of a rule, as messages and exemptions write it. The order is that of messages.
@@ -74,7 +78,7 @@ macro_rules! rules {
         }
 
         impl Rules {
-            /// The rules that are set, in the order of messages.
+            /// The rules about Pods that are set, in the order of messages.
             #[must_use]
             pub fn names(&self) -> Vec<RuleName> {
                 let mut names = Vec::new();
@@ -116,7 +120,7 @@ macro_rules! rules {
 
             /// What can't be compiled, under the field path `path`.
             pub(crate) fn validate(&self, path: &str, errors: &mut Vec<FieldError>) {
-                if self.names().is_empty() {
+                if self.titles().is_empty() {
                     errors.push(FieldError::new(path, "must have at least one rule"));
                 }
                 $(
@@ -125,6 +129,9 @@ macro_rules! rules {
                         rule.validate(&path, errors);
                     }
                 )+
+                if let Some(rule) = &self.allowed_compute_plans {
+                    rule.validate(&format!("{path}.allowedComputePlans"), errors);
+                }
             }
         }
     };
@@ -136,6 +143,17 @@ rules! {
     disallow_latest_tag: DisallowLatestTag,
     pod_security: PodSecurity,
     disallow_control_plane_tolerations: DisallowControlPlaneTolerations,
+}
+
+impl Rules {
+    /// The names of all rules that are set, those about Pods first.
+    #[must_use]
+    pub fn titles(&self) -> Vec<&'static str> {
+        let plans = self.allowed_compute_plans.as_ref();
+        let plans = plans.map(|_| AllowedComputePlans::NAME);
+        let names = self.names().into_iter().map(RuleName::as_str);
+        names.chain(plans).collect()
+    }
 }
 
 impl std::fmt::Display for RuleName {

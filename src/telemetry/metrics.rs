@@ -253,7 +253,7 @@ impl Metrics {
 
     /// The state of each policy: its worst in any cluster, or why it has none.
     pub fn policies(&self, words: impl IntoIterator<Item = &'static str>) {
-        let more = ["InvalidPolicy", "NoClusterInScope"];
+        let more = ["NothingAtAdmission", "InvalidPolicy", "NoClusterInScope"];
         count(&self.0.policies, &more, words);
     }
 

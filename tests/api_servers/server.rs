@@ -110,9 +110,9 @@ impl Server {
         let warnings = parts.headers.get_all("warning").iter();
         Answer {
             status: parts.status,
-            body: serde_json::from_slice(&bytes).unwrap_or_else(|error| {
-                panic!("{error}: {}", String::from_utf8_lossy(&bytes));
-            }),
+            // What is not served at all is answered in plain text.
+            body: serde_json::from_slice(&bytes)
+                .unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into()),
             warnings: warnings
                 .map(|value| unquoted(&String::from_utf8_lossy(value.as_bytes())))
                 .collect(),
