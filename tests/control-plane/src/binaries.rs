@@ -18,6 +18,9 @@ use crate::{Error, Version};
 /// The etcd that all versions use.
 const ETCD: &str = "v3.6.16";
 
+/// The helm that installs charts.
+const HELM: &str = "v3.22.0";
+
 /// The Go that builds 1.37, which needs a newer one than the rest; `go` fetches it by itself.
 const GO_OF_1_37: &str = "1.27.3";
 
@@ -57,19 +60,49 @@ impl Binary {
             _ => version.tag(),
         }
     }
-
-    const fn estimate(self) -> &'static str {
-        match self {
-            Self::Etcd => "about 1 minute",
-            _ => "about 3 minutes",
-        }
-    }
 }
 
 impl fmt::Display for Binary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
+}
+
+/// A program that is used on control planes, of one version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Tool {
+    /// Installs charts.
+    Helm,
+    /// The command line of Kubernetes, in the newest version.
+    Kubectl,
+}
+
+impl Tool {
+    /// Every tool.
+    pub const ALL: [Self; 2] = [Self::Helm, Self::Kubectl];
+}
+
+/// The path of the tool, which is built first when it is not in the cache yet.
+pub fn ensure_tool(tool: Tool) -> Result<PathBuf, Error> {
+    built(&match tool {
+        Tool::Helm => Recipe {
+            program: "helm",
+            tag: HELM,
+            estimate: "about 3 minutes",
+            module: Path::new(MODULES).join("helm"),
+            package: "helm.sh/helm/v3/cmd/helm".to_owned(),
+            // The version of Kubernetes that `helm template` takes without a cluster.
+            ldflags: format!(
+                "-s -w -X helm.sh/helm/v3/internal/version.version={HELM} \
+                 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 \
+                 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=36 \
+                 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 \
+                 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=36"
+            ),
+            go: None,
+        },
+        Tool::Kubectl => Recipe::kubernetes("kubectl", Version::V1_37),
+    })
 }
 
 /// The path of the binary of this version, which is built first when it is in no place yet.
@@ -80,20 +113,67 @@ pub fn ensure(binary: Binary, version: Version) -> Result<PathBuf, Error> {
     if let Some(path) = from_assets(binary, version) {
         return Ok(path);
     }
+    built(&match binary {
+        Binary::Etcd => Recipe {
+            program: binary.name(),
+            tag: ETCD,
+            estimate: "about 1 minute",
+            module: Path::new(MODULES).join("etcd"),
+            package: ".".to_owned(),
+            ldflags: "-s -w".to_owned(),
+            go: None,
+        },
+        _ => Recipe::kubernetes(binary.name(), version),
+    })
+}
+
+/// How a program is built.
+struct Recipe {
+    program: &'static str,
+    tag: &'static str,
+    estimate: &'static str,
+    module: PathBuf,
+    package: String,
+    ldflags: String,
+    /// The Go that it needs, where that is not the one of its module.
+    go: Option<&'static str>,
+}
+
+impl Recipe {
+    fn kubernetes(program: &'static str, version: Version) -> Self {
+        let (tag, minor) = (version.tag(), version.minor());
+        Self {
+            program,
+            tag,
+            estimate: "about 3 minutes",
+            module: Path::new(MODULES).join(format!("kubernetes-1.{minor}")),
+            package: format!("./{program}"),
+            ldflags: format!(
+                "-s -w -X k8s.io/component-base/version.gitVersion={tag} \
+                 -X k8s.io/component-base/version.gitMajor=1 \
+                 -X k8s.io/component-base/version.gitMinor={minor}"
+            ),
+            go: (version == Version::V1_37).then_some(GO_OF_1_37),
+        }
+    }
+}
+
+/// The path of what the recipe makes, from the cache or built now.
+fn built(recipe: &Recipe) -> Result<PathBuf, Error> {
     let cache = cache()?;
-    let tag = binary.tag(version);
-    let path = cache.join(format!("{binary}-{tag}"));
+    let name = format!("{}-{}", recipe.program, recipe.tag);
+    let path = cache.join(&name);
     if path.is_file() {
         return Ok(path);
     }
     fs::create_dir_all(&cache).map_err(Error::file("creating", &cache))?;
-    let lock = cache.join(format!(".{binary}-{tag}.lock"));
+    let lock = cache.join(format!(".{name}.lock"));
     let lock = File::create(&lock).map_err(Error::file("creating", &lock))?;
     lock.lock().map_err(Error::io("locking the cache"))?;
     if path.is_file() {
         return Ok(path);
     }
-    build(binary, version, &path)?;
+    build(recipe, &path)?;
     Ok(path)
 }
 
@@ -121,37 +201,21 @@ fn from_assets(binary: Binary, version: Version) -> Option<PathBuf> {
         .then_some(path)
 }
 
-fn build(binary: Binary, version: Version, path: &Path) -> Result<(), Error> {
-    let tag = binary.tag(version);
-    let name = format!("{binary} {tag}");
-    let (module, package) = match binary {
-        Binary::Etcd => (Path::new(MODULES).join("etcd"), ".".to_owned()),
-        _ => (
-            Path::new(MODULES).join(format!("kubernetes-1.{}", version.minor())),
-            format!("./{binary}"),
-        ),
-    };
-    let toolchain = toolchain(&name, binary, version, &module)?;
-    let ldflags = match binary {
-        Binary::Etcd => "-s -w".to_owned(),
-        _ => format!(
-            "-s -w -X k8s.io/component-base/version.gitVersion={tag} \
-             -X k8s.io/component-base/version.gitMajor=1 \
-             -X k8s.io/component-base/version.gitMinor={}",
-            version.minor()
-        ),
-    };
-    let beside = |end: &str| path.with_file_name(format!(".{binary}-{tag}.{end}"));
+fn build(recipe: &Recipe, path: &Path) -> Result<(), Error> {
+    let (program, tag) = (recipe.program, recipe.tag);
+    let name = format!("{program} {tag}");
+    let toolchain = toolchain(&name, recipe)?;
+    let beside = |end: &str| path.with_file_name(format!(".{program}-{tag}.{end}"));
     let unfinished = beside(&format!("{}.tmp", std::process::id()));
     let log = beside("log");
     let file = File::create(&log).map_err(Error::file("creating", &log))?;
-    eprintln!("building {name}, {}, once", binary.estimate());
+    eprintln!("building {name}, {}, once", recipe.estimate);
     let begun = Instant::now();
     let mut go = Command::new("go")
-        .args(["build", "-trimpath", "-ldflags", &ldflags, "-o"])
+        .args(["build", "-trimpath", "-ldflags", &recipe.ldflags, "-o"])
         .arg(&unfinished)
-        .arg(&package)
-        .current_dir(&module)
+        .arg(&recipe.package)
+        .current_dir(&recipe.module)
         .env("CGO_ENABLED", "0")
         .env("GOTOOLCHAIN", toolchain)
         .env("GOWORK", "off")
@@ -187,12 +251,12 @@ fn build(binary: Binary, version: Version, path: &Path) -> Result<(), Error> {
 }
 
 /// What GOTOOLCHAIN has to be, when the `go` on the PATH can build this.
-fn toolchain(name: &str, binary: Binary, version: Version, module: &Path) -> Result<String, Error> {
-    let fixed = (binary != Binary::Etcd && version == Version::V1_37).then_some(GO_OF_1_37);
+fn toolchain(name: &str, recipe: &Recipe) -> Result<String, Error> {
+    let fixed = recipe.go;
     let needed = if fixed.is_some() {
         GO_THAT_SWITCHES.to_owned()
     } else {
-        of_module(module)?
+        of_module(&recipe.module)?
     };
     let output = Command::new("go")
         .arg("version")

@@ -31,7 +31,7 @@ mod process;
 mod shared;
 mod version;
 
-pub use binaries::Binary;
+pub use binaries::{Binary, Tool};
 pub use control_plane::{Builder, ControlPlane};
 pub use error::Error;
 pub use eventually::eventually;

@@ -1,7 +1,7 @@
 //! Builds control planes, and runs one to try things out on.
 
 use clap::{Parser, Subcommand};
-use control_plane::{Binary, ControlPlane, Error, Version, binaries};
+use control_plane::{Binary, ControlPlane, Error, Tool, Version, binaries};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Real Kubernetes control planes of several versions.
@@ -16,7 +16,7 @@ struct Arguments {
 enum Command {
     /// Builds the binaries that are not in the cache yet.
     Build {
-        /// The versions, as 1.34; all of them when none is given.
+        /// The versions, as 1.34; all of them, and helm and kubectl, when none is given.
         versions: Vec<Version>,
     },
     /// Runs a control plane until Ctrl-C, and writes the path of its kubeconfig.
@@ -50,7 +50,8 @@ async fn main() -> std::process::ExitCode {
 
 #[expect(clippy::print_stdout, reason = "the paths are the output")]
 fn build(mut versions: Vec<Version>) -> Result<(), Error> {
-    if versions.is_empty() {
+    let all = versions.is_empty();
+    if all {
         versions.extend(Version::ALL);
     }
     let mut done = Vec::new();
@@ -62,6 +63,9 @@ fn build(mut versions: Vec<Version>) -> Result<(), Error> {
                 done.push(path);
             }
         }
+    }
+    for tool in Tool::ALL.into_iter().filter(|_| all) {
+        println!("{}", binaries::ensure_tool(tool)?.display());
     }
     Ok(())
 }
