@@ -11,10 +11,12 @@ use anyhow::Context as _;
 use boundary_operator::api::BOUNDARY_LABEL;
 use boundary_operator::controller::{self, Election, Settings};
 use boundary_operator::fleet::ProofSettings;
+use boundary_operator::plans::http::{PlanApi, PlanApiSettings, TlsFiles};
 use boundary_operator::telemetry::{self, Telemetry, Traces};
 use clap::{ArgAction, Parser, ValueEnum};
 use http::Uri;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _};
@@ -106,6 +108,48 @@ struct Arguments {
     #[arg(long, env = "METRICS_ADDRESS", default_value = "0.0.0.0:8080")]
     metrics_address: SocketAddr,
 
+    /// Where the HTTP API about compute plans is served, like `0.0.0.0:8443`. Default: it is not.
+    #[arg(long, env = "PLAN_API_ADDRESS")]
+    plan_api_address: Option<SocketAddr>,
+
+    /// The certificate of that API, in PEM, with those that lead to its root. It is read again when
+    /// it changes. Without it the address must be a loopback address, and plain HTTP is served.
+    #[arg(
+        long,
+        env = "PLAN_API_TLS_CERT",
+        requires = "plan_api_tls_key",
+        value_name = "FILE"
+    )]
+    plan_api_tls_cert: Option<PathBuf>,
+
+    /// The private key of that certificate, in PEM.
+    #[arg(
+        long,
+        env = "PLAN_API_TLS_KEY",
+        requires = "plan_api_tls_cert",
+        value_name = "FILE"
+    )]
+    plan_api_tls_key: Option<PathBuf>,
+
+    /// What the tokens of callers must be for; may be given several times. Default: for the API
+    /// server of the hub.
+    #[arg(
+        long,
+        env = "PLAN_API_AUDIENCE",
+        value_name = "AUDIENCE",
+        value_delimiter = ','
+    )]
+    plan_api_audience: Vec<String>,
+
+    /// How long after the hub was last heard that API still answers from what it knows; at least 3s.
+    #[arg(long, env = "PLAN_API_STALE_AFTER", default_value = "15s", value_parser = duration)]
+    plan_api_stale_after: Duration,
+
+    /// Connections to that API at the same time; further ones wait.
+    #[arg(long, env = "PLAN_API_MAX_CONNECTIONS", default_value_t = 2_000,
+          value_parser = clap::value_parser!(u16).range(1..))]
+    plan_api_max_connections: u16,
+
     /// The OpenTelemetry collector that traces are sent to, by OTLP over HTTP, like
     /// `http://collector:4318`. Default: none are made.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_parser = http_address)]
@@ -145,8 +189,16 @@ async fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind(arguments.metrics_address)
         .await
         .with_context(|| format!("--metrics-address {}", arguments.metrics_address))?;
-    let hub = hub(arguments.kubeconfig).await?;
     let telemetry = Telemetry::default();
+    let plan_api = plan_api(&arguments, &telemetry)?;
+    let hub = hub(arguments.kubeconfig).await?;
+    let plan_api = match plan_api {
+        None => None,
+        Some(settings) => {
+            let started = PlanApi::start(settings, hub.clone()).await;
+            Some(started.context("--plan-api-…")?)
+        }
+    };
     let settings = Settings {
         namespace: arguments.namespace,
         boundary_label: arguments.boundary_label,
@@ -165,6 +217,13 @@ async fn main() -> anyhow::Result<()> {
         telemetry: telemetry.clone(),
     };
     let stop = stop()?;
+    let (stop_plan_api, plan_api_stopped) = oneshot::channel::<()>();
+    let plan_api = tokio::spawn(async move {
+        if let Some(plan_api) = plan_api {
+            // It stops too when the sender is gone.
+            plan_api.run(async { drop(plan_api_stopped.await) }).await;
+        }
+    });
     // Longer than any one request of a loop takes.
     let stuck_after = STUCK_AFTER.max(arguments.request_timeout * 3);
     let ended = tokio::select! {
@@ -173,10 +232,41 @@ async fn main() -> anyhow::Result<()> {
             served.context("/metrics can't be served any more")
         }
     };
+    drop(stop_plan_api);
+    plan_api.await.context("the plan API failed")?;
     if let Some(traces) = traces {
         tokio::task::spawn_blocking(move || traces.stop()).await?;
     }
     ended
+}
+
+/// How the API about compute plans is served, if it is.
+fn plan_api(
+    arguments: &Arguments,
+    telemetry: &Telemetry,
+) -> anyhow::Result<Option<PlanApiSettings>> {
+    let Some(address) = arguments.plan_api_address else {
+        return Ok(None);
+    };
+    anyhow::ensure!(
+        arguments.plan_api_stale_after >= Duration::from_secs(3),
+        "--plan-api-stale-after: it must be at least 3s"
+    );
+    let files = (arguments.plan_api_tls_cert.clone()).zip(arguments.plan_api_tls_key.clone());
+    anyhow::ensure!(
+        files.is_some() || address.ip().is_loopback(),
+        "--plan-api-address {address} is not a loopback address, and plain HTTP is served on those \
+         alone: give --plan-api-tls-cert and --plan-api-tls-key"
+    );
+    Ok(Some(PlanApiSettings {
+        address,
+        tls: files.map(|(certificate, key)| TlsFiles { certificate, key }),
+        audiences: arguments.plan_api_audience.clone(),
+        stale_after: arguments.plan_api_stale_after,
+        max_connections: arguments.plan_api_max_connections.into(),
+        request_timeout: arguments.request_timeout.min(Duration::from_secs(5)),
+        metrics: telemetry.metrics.plans().clone(),
+    }))
 }
 
 /// How this instance takes part in the election of a leader, if it does.

@@ -5,6 +5,7 @@
 
 mod catalog;
 mod decision;
+pub mod http;
 
 pub use catalog::{Catalog, unknown_entries};
 pub use decision::{Asked, BoundaryPlans, PlanPolicy, REASON, Refusal, Restriction, Slot, message};

@@ -13,6 +13,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use super::plans::PlanMetrics;
 use crate::api::ClusterState;
 
 /// What every name begins with.
@@ -130,6 +131,7 @@ struct Inner {
     contacts: Family<ClusterLabel, Gauge>,
     contacted: Mutex<BTreeSet<String>>,
     leader: Gauge,
+    plans: PlanMetrics,
 }
 
 fn seconds() -> Histogram {
@@ -196,6 +198,8 @@ impl Default for Metrics {
             leader.clone(),
         );
         let build = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        let plans = PlanMetrics::default();
+        plans.register(&mut registry);
         registry.register("build", "The build of the operator", build);
 
         // Rates and alerts need series that begin at 0.
@@ -221,6 +225,7 @@ impl Default for Metrics {
             contacts,
             contacted: Mutex::default(),
             leader,
+            plans,
         }))
     }
 }
@@ -230,6 +235,12 @@ impl Metrics {
     #[must_use]
     pub fn registry(&self) -> &Registry {
         &self.0.registry
+    }
+
+    /// Those of the API about compute plans.
+    #[must_use]
+    pub fn plans(&self) -> &PlanMetrics {
+        &self.0.plans
     }
 
     /// Whether this instance leads. One that does not has nothing to say of the fleet.

@@ -3,11 +3,13 @@
 mod health;
 mod http;
 mod metrics;
+mod plans;
 mod traces;
 
 pub use health::{Health, Loop};
 pub use http::{router, serve};
 pub use metrics::{Attempt, ErrorClass, Metrics, Proof};
+pub use plans::{PlanCall, PlanMetrics, PlanOutcome};
 pub use traces::{Traces, TracesError};
 
 /// What one instance of the operator tells. All clones are the same.

@@ -9,6 +9,7 @@
 mod admission;
 mod decision;
 mod offline;
+mod openapi;
 #[path = "../api_servers/server.rs"]
 #[allow(dead_code, reason = "not everything is used here")]
 mod server;
