@@ -7,7 +7,13 @@
 )]
 
 mod admission;
+mod api;
+#[allow(dead_code, reason = "not everything is used everywhere")]
+mod client;
 mod decision;
+#[path = "../operator/world.rs"]
+#[allow(dead_code, reason = "not everything is used here")]
+mod hub;
 mod offline;
 mod openapi;
 #[path = "../api_servers/server.rs"]
