@@ -56,6 +56,7 @@ fn documents() -> BTreeMap<String, String> {
     for entry in fs::read_dir(Path::new(ROOT).join("docs")).unwrap() {
         paths.push(format!("docs/{}", entry.unwrap().file_name().display()));
     }
+    paths.retain(|path| path.ends_with(".md"));
     paths
         .into_iter()
         .map(|path| {
@@ -160,6 +161,10 @@ fn every_command_does_what_it_says() {
                             "{at}: it prints something else:\n{printed}"
                         );
                     }
+                }
+                ["json"] => {
+                    let read = serde_json::from_str::<serde_json::Value>(&block.text);
+                    read.unwrap_or_else(|error| panic!("{at}: {error}"));
                 }
                 ["yaml", ..] => {
                     if let Some(file) = block.value("file") {

@@ -135,15 +135,17 @@ impl Connection {
 
 /// The text of a request.
 pub(crate) fn request(method: &str, path: &str, token: Option<&str>, body: Option<&str>) -> String {
-    let mut text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n");
-    if let Some(token) = token {
-        text += &format!("Authorization: Bearer {token}\r\n");
-    }
-    if let Some(body) = body {
+    let token = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+    let json = body.map(|body| {
         let length = body.len();
-        text += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
-    }
-    text + "\r\n" + body.unwrap_or_default()
+        format!("Content-Type: application/json\r\nContent-Length: {length}\r\n")
+    });
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{}{}\r\n{}",
+        token.unwrap_or_default(),
+        json.unwrap_or_default(),
+        body.unwrap_or_default()
+    )
 }
 
 /// The text of a check.
