@@ -56,7 +56,7 @@ fn documents() -> BTreeMap<String, String> {
     for entry in fs::read_dir(Path::new(ROOT).join("docs")).unwrap() {
         paths.push(format!("docs/{}", entry.unwrap().file_name().display()));
     }
-    paths.retain(|path| path.ends_with(".md"));
+    paths.retain(|path| Path::new(path).extension().is_some_and(|end| end == "md"));
     paths
         .into_iter()
         .map(|path| {
