@@ -35,7 +35,7 @@ pub(crate) async fn server(version: Version) -> Server {
     server
 }
 
-fn collection(namespace: &str, resource: &str) -> String {
+pub(crate) fn collection(namespace: &str, resource: &str) -> String {
     format!("/apis/platform.example.com/v1/namespaces/{namespace}/{resource}")
 }
 
@@ -125,7 +125,7 @@ impl<'s> Boundary<'s> {
     }
 }
 
-fn object(resource: &str, name: &str, spec: &Value) -> Value {
+pub(crate) fn object(resource: &str, name: &str, spec: &Value) -> Value {
     let kind = match resource {
         "apps" => "App",
         "containerinstances" => "ContainerInstance",

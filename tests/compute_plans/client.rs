@@ -59,11 +59,13 @@ impl Caller {
         let trusted = CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
         roots.add(trusted).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
+        let mut config = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
+        // A resumed session shows no certificate.
+        config.resumption = rustls::client::Resumption::disabled();
         Self {
             address,
             tls: Some(TlsConnector::from(Arc::new(config))),

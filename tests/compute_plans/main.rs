@@ -16,6 +16,8 @@ mod decision;
 mod hub;
 mod offline;
 mod openapi;
+mod parity;
+mod process;
 #[path = "../api_servers/server.rs"]
 #[allow(dead_code, reason = "not everything is used here")]
 mod server;
