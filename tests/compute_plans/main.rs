@@ -17,6 +17,7 @@ mod hub;
 mod offline;
 mod openapi;
 mod parity;
+mod picker;
 mod process;
 #[path = "../api_servers/server.rs"]
 #[allow(dead_code, reason = "not everything is used here")]

@@ -20,17 +20,17 @@ use crate::world::policy;
 /// How long after the hub was last heard the API answers.
 const STALE_AFTER: Duration = Duration::from_secs(4);
 
-struct Hub {
-    world: World,
+pub(crate) struct Hub {
+    pub(crate) world: World,
     folder: tempfile::TempDir,
-    portal: String,
+    pub(crate) portal: String,
     stranger: String,
 }
 
 /// A replica of the operator, which is killed in any case.
-struct Replica {
+pub(crate) struct Replica {
     process: Child,
-    caller: Caller,
+    pub(crate) caller: Caller,
 }
 
 impl Drop for Replica {
@@ -41,12 +41,12 @@ impl Drop for Replica {
 }
 
 impl Replica {
-    async fn ask(&self, token: &str, body: &Value) -> Reply {
+    pub(crate) async fn ask(&self, token: &str, body: &Value) -> Reply {
         let text = check("web", token, body);
         self.caller.send(&text).await.unwrap()
     }
 
-    async fn refuses(&self, token: &str) {
+    pub(crate) async fn refuses(&self, token: &str) {
         eventually("it refuses", SOON, async || {
             let reply = self.caller.send(&check("web", token, &large())).await;
             (reply.ok()?.status == 422).then_some(())
@@ -65,7 +65,7 @@ impl Replica {
     }
 }
 
-fn large() -> Value {
+pub(crate) fn large() -> Value {
     json!({"type": "valkey", "wanted": [{"plan": "large"}]})
 }
 
@@ -83,7 +83,7 @@ fn free_port() -> u16 {
 }
 
 impl Hub {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let plane = ControlPlane::builder(Version::V1_34).user(OPERATOR, &[]);
         let world = World::prepare(plane.start().unwrap()).await;
         furnish(&world.client).await;
@@ -99,13 +99,13 @@ impl Hub {
         hub
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Makes a certificate, and puts it in place as the kubelet does: the files are links through
     /// a link that is swapped.
-    fn rotate(&self, version: &str) -> String {
+    pub(crate) fn rotate(&self, version: &str) -> String {
         let (certificate, key) = certificate();
         let folder = self.path(version);
         std::fs::create_dir(&folder).unwrap();
@@ -130,11 +130,14 @@ impl Hub {
             .arg("--kubeconfig")
             .arg(self.path("kubeconfig"))
             .arg("--metrics-address=127.0.0.1:0")
+            // One that leads ends when it can't renew its Lease, and nothing here starts it again.
+            .arg("--leader-elect-lease-duration=5m")
+            .arg("--leader-elect-renew-deadline=4m")
             .arg(format!("--plan-api-stale-after={}s", STALE_AFTER.as_secs()));
         command
     }
 
-    fn replica(&self, certificate: &str, log: &str) -> Replica {
+    pub(crate) fn replica(&self, certificate: &str, log: &str) -> Replica {
         let port = free_port();
         let process = self
             .command()
