@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A cluster of the fleet and how to reach it.
-#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "boundarypolicy.dev",
     version = "v1alpha1",
@@ -62,17 +62,46 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "has(self.local) != has(self.kubeconfigSecretRef)",
-    "message": "set exactly one of kubeconfigSecretRef and local"
+    "rule": "(has(self.local) ? 1 : 0) + (has(self.kubeconfigSecretRef) ? 1 : 0) + (has(self.argocdSecretRef) ? 1 : 0) == 1",
+    "message": "set exactly one of kubeconfigSecretRef, argocdSecretRef and local"
 }]))]
 pub struct MemberClusterSpec {
     /// The Secret with a kubeconfig for the cluster, in the namespace of the operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig_secret_ref: Option<SecretKeyRef>,
 
+    /// The cluster Secret of Argo CD that tells how the cluster is reached. The operator must be
+    /// started with `--argocd-namespace`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub argocd_secret_ref: Option<ArgocdSecretRef>,
+
     /// Set it to `{}` for the cluster that the operator runs in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub local: Option<LocalCluster>,
+
+    /// What becomes of the operator's objects in the cluster when this `MemberCluster` is deleted:
+    /// `Delete` (default), in one attempt, or `Retain`.
+    #[serde(default)]
+    pub deletion_policy: DeletionPolicy,
+}
+
+/// What becomes of the operator's objects in a cluster that leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DeletionPolicy {
+    /// They are deleted, in one attempt: a cluster that does not answer keeps them.
+    #[default]
+    Delete,
+    /// They stay, and go on being enforced by the API server.
+    Retain,
+}
+
+/// A cluster Secret of Argo CD, in the namespace that the operator looks for them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ArgocdSecretRef {
+    /// The name of the Secret.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
 }
 
 /// The cluster that the operator runs in. It has no settings.

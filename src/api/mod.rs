@@ -21,8 +21,8 @@ pub use compute_resource_type::{
 pub use condition::{ConditionStatus, condition, set_condition};
 pub use crds::crds;
 pub use member_cluster::{
-    LocalCluster, MemberCluster, MemberClusterSpec, MemberClusterStatus, ObjectRef, PolicyCounts,
-    SecretKeyRef,
+    ArgocdSecretRef, DeletionPolicy, LocalCluster, MemberCluster, MemberClusterSpec,
+    MemberClusterStatus, ObjectRef, PolicyCounts, SecretKeyRef,
 };
 pub use patterns::{is_dns_label, is_image_prefix, is_label_key, is_label_value};
 pub use scope::selects;

@@ -87,6 +87,11 @@ struct Arguments {
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     label_guard: bool,
 
+    /// The namespace in which cluster Secrets of Argo CD are looked for; each gets a `MemberCluster`.
+    /// It needs `config/rbac/argocd.yaml`. Default: none are looked for.
+    #[arg(long, env = "ARGOCD_NAMESPACE")]
+    argocd_namespace: Option<String>,
+
     /// Whether several instances elect one that works, while the others wait to take over.
     #[arg(long, env = "LEADER_ELECT", default_value_t = true, action = ArgAction::Set,
           num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -213,6 +218,9 @@ async fn main() -> anyhow::Result<()> {
         },
         max_concurrent_applies: arguments.max_concurrent_applies.into(),
         label_guard: arguments.label_guard,
+        argocd_namespace: arguments
+            .argocd_namespace
+            .filter(|namespace| !namespace.is_empty()),
         election,
         telemetry: telemetry.clone(),
     };

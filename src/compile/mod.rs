@@ -12,6 +12,7 @@ mod untyped;
 
 pub use capabilities::{Capabilities, ParseVersionError, Version};
 pub use guard::{GUARD, GUARDED_RESOURCE, GUARDED_VERB, label_guard};
+pub(crate) use names::hash;
 pub use names::object_name;
 pub use plans::COMPUTE_PLANS;
 

@@ -30,7 +30,7 @@ pub fn object_name(boundary: &str, action: Action, part: usize) -> String {
 }
 
 /// The first 16 hexadecimal digits of the SHA-256 of `bytes`.
-pub(super) fn hash(bytes: &[u8]) -> String {
+pub(crate) fn hash(bytes: &[u8]) -> String {
     let digest = Sha256::digest(bytes);
     let start = digest[..8]
         .iter()

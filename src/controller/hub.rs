@@ -6,7 +6,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Api, ApiResource, DynamicObject};
 use kube::core::DeserializeGuard;
@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
+use super::argocd;
 use super::scope::Observed;
 use crate::api::{BoundaryPolicy, ComputeResourceType, MemberCluster, MemberClusterSpec};
 use crate::fleet::{Source, Verdict};
@@ -30,6 +31,8 @@ pub(crate) struct Hub {
     policies: Store<DeserializeGuard<BoundaryPolicy>>,
     members: Store<DeserializeGuard<MemberCluster>>,
     secrets: Store<Secret>,
+    /// The cluster Secrets of Argo CD, and their namespace, where they are looked for.
+    argocd: Option<(String, Store<Secret>)>,
     types: Store<DeserializeGuard<ComputeResourceType>>,
     /// What was last made of the types.
     catalog: Arc<Catalog>,
@@ -48,18 +51,33 @@ pub(crate) struct Member {
 
 impl Hub {
     /// Watches the hub with `client`, the Secrets in `namespace`.
-    pub(crate) fn watch(client: &Client, namespace: &str, timeout: Duration) -> Self {
+    pub(crate) fn watch(
+        client: &Client,
+        namespace: &str,
+        argocd: Option<&str>,
+        timeout: Duration,
+    ) -> Self {
         let changed = Arc::new(Notify::new());
         let mut watches = JoinSet::new();
         let secrets = Api::namespaced(client.clone(), namespace);
+        let all = watcher::Config::default;
+        let argocd = argocd.map(|namespace| {
+            let api = Api::namespaced(client.clone(), namespace);
+            let clusters = all().labels(argocd::SECRETS);
+            (
+                namespace.to_owned(),
+                start(&mut watches, api, clusters, &changed),
+            )
+        });
         Self {
             client: client.clone(),
             namespace: namespace.to_owned(),
             timeout,
-            policies: start(&mut watches, Api::all(client.clone()), &changed),
-            members: start(&mut watches, Api::all(client.clone()), &changed),
-            secrets: start(&mut watches, secrets, &changed),
-            types: start(&mut watches, Api::all(client.clone()), &changed),
+            policies: start(&mut watches, Api::all(client.clone()), all(), &changed),
+            members: start(&mut watches, Api::all(client.clone()), all(), &changed),
+            secrets: start(&mut watches, secrets, all(), &changed),
+            argocd,
+            types: start(&mut watches, Api::all(client.clone()), all(), &changed),
             catalog: Arc::default(),
             observed: BTreeMap::new(),
             changed,
@@ -144,10 +162,7 @@ impl Hub {
                 Err(invalid) => {
                     let object = MemberCluster {
                         metadata: invalid.metadata.clone(),
-                        spec: MemberClusterSpec {
-                            kubeconfig_secret_ref: None,
-                            local: None,
-                        },
+                        spec: MemberClusterSpec::default(),
                         status: None,
                     };
                     let text = format!("the stored MemberCluster can't be read: {}", invalid.error);
@@ -163,11 +178,16 @@ impl Hub {
     }
 
     fn source(&self, spec: &MemberClusterSpec) -> Source {
-        let reference = match (&spec.local, &spec.kubeconfig_secret_ref) {
-            (Some(_), None) => return Source::Local,
-            (None, Some(reference)) => reference,
+        let reference = match (
+            &spec.local,
+            &spec.kubeconfig_secret_ref,
+            &spec.argocd_secret_ref,
+        ) {
+            (Some(_), None, None) => return Source::Local,
+            (None, Some(reference), None) => reference,
+            (None, None, Some(reference)) => return self.argocd_source(&reference.name),
             _ => {
-                let text = "set exactly one of kubeconfigSecretRef and local";
+                let text = "set exactly one of kubeconfigSecretRef, argocdSecretRef and local";
                 return unusable("InvalidMemberCluster", text.to_owned());
             }
         };
@@ -192,6 +212,43 @@ impl Hub {
     }
 }
 
+impl Hub {
+    /// How a cluster is reached by what Argo CD has of it.
+    fn argocd_source(&self, name: &str) -> Source {
+        let Some((namespace, secrets)) = &self.argocd else {
+            let text = "argocdSecretRef is set, and the operator does not look for cluster Secrets of \
+                        Argo CD: start it with --argocd-namespace";
+            return unusable("ArgocdOff", text.to_owned());
+        };
+        let key = reflector::ObjectRef::new(name).within(namespace);
+        match secrets.get(&key) {
+            Some(secret) => argocd::source(&secret),
+            None => unusable(
+                "SecretNotFound",
+                format!(
+                    "there is no cluster Secret {name} of Argo CD in namespace {namespace}: create \
+                     it, with the label {}",
+                    argocd::SECRETS
+                ),
+            ),
+        }
+    }
+
+    /// What there is to do for the cluster Secrets of Argo CD: nothing before they were listed.
+    pub(crate) fn argocd_changes(&self, members: &[Member]) -> Vec<argocd::Change> {
+        let Some((_, secrets)) = &self.argocd else {
+            return Vec::new();
+        };
+        if secrets.wait_until_ready().now_or_never().is_none() {
+            return Vec::new();
+        }
+        let secrets = secrets.state();
+        let secrets: Vec<&Secret> = secrets.iter().map(AsRef::as_ref).collect();
+        let members: Vec<_> = members.iter().map(|member| member.object.clone()).collect();
+        argocd::changes(&secrets, &members)
+    }
+}
+
 fn unusable(reason: &str, text: String) -> Source {
     Source::Unusable(Verdict::new(
         crate::api::ClusterState::Unreachable,
@@ -201,7 +258,12 @@ fn unusable(reason: &str, text: String) -> Source {
 }
 
 /// Starts a watch that goes on whatever happens.
-fn start<K>(watches: &mut JoinSet<()>, api: Api<K>, changed: &Arc<Notify>) -> Store<K>
+fn start<K>(
+    watches: &mut JoinSet<()>,
+    api: Api<K>,
+    what: watcher::Config,
+    changed: &Arc<Notify>,
+) -> Store<K>
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
     K::DynamicType: Default + Eq + Hash + Clone + Send + Sync,
@@ -209,7 +271,7 @@ where
     let (store, writer) = reflector::store();
     let changed = changed.clone();
     let kind = K::kind(&K::DynamicType::default()).into_owned();
-    let events = reflector::reflector(writer, watcher(api, watcher::Config::default()));
+    let events = reflector::reflector(writer, watcher(api, what));
     watches.spawn(async move {
         let mut events = std::pin::pin!(events.default_backoff());
         while let Some(event) = events.next().await {

@@ -1,6 +1,7 @@
 //! The controller: observe what is on the hub, decide what each cluster is asked for, let the fleet
 //! act, and report what became of it.
 
+mod argocd;
 mod hub;
 mod identity;
 mod leader;
@@ -24,12 +25,13 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::api::{
-    BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicyStatus, ClusterState, MemberCluster,
-    MemberClusterStatus,
+    BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicyStatus, ClusterState, DeletionPolicy,
+    MemberCluster, MemberClusterStatus,
 };
-use crate::fleet::{Fence, Fleet, FleetSettings, ProofSettings, Repair, Report, Source};
+use crate::fleet::{Fence, Fleet, FleetSettings, ProofSettings, Repair, Report, Source, Verdict};
 use crate::plans::Catalog;
 use crate::telemetry::{Loop, Telemetry};
+use argocd::Change;
 use hub::{Hub, Member};
 use identity::Identities;
 use leader::Elector;
@@ -66,6 +68,8 @@ pub struct Settings {
     pub max_concurrent_applies: usize,
     /// Whether the label that puts a namespace into a boundary is guarded in the member clusters.
     pub label_guard: bool,
+    /// The namespace in which cluster Secrets of Argo CD are looked for. Absent: they are not.
+    pub argocd_namespace: Option<String>,
     /// How the leader of several instances is elected. Absent: this is the only one.
     pub election: Option<Election>,
     /// What this instance tells of itself.
@@ -83,6 +87,7 @@ impl Default for Settings {
             proof: ProofSettings::default(),
             max_concurrent_applies: 16,
             label_guard: true,
+            argocd_namespace: None,
             election: None,
             telemetry: Telemetry::default(),
         }
@@ -113,7 +118,12 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let client = Client::try_from(hub.clone()).map_err(Error::Client)?;
-    let watched = Hub::watch(&client, &settings.namespace, settings.request_timeout);
+    let watched = Hub::watch(
+        &client,
+        &settings.namespace,
+        settings.argocd_namespace.as_deref(),
+        settings.request_timeout,
+    );
     let telemetry = settings.telemetry.clone();
     let ended = Ended(telemetry.clone());
     let mut shutdown = std::pin::pin!(shutdown);
@@ -206,6 +216,10 @@ struct Operator {
     policy_statuses: Memory<BoundaryPolicyStatus>,
     member_statuses: Memory<MemberClusterStatus>,
     identities: Identities,
+    /// How each cluster was last reached, should its Secret go before it does.
+    sources: BTreeMap<String, Source>,
+    /// Cluster Secrets of Argo CD of which it was told that there is no room for them.
+    told_taken: BTreeSet<String>,
     /// What was put right and is not told yet, with the cluster.
     repairs: Vec<(String, Repair)>,
     /// Clusters that are being left, by uid.
@@ -251,6 +265,8 @@ impl Operator {
             policy_statuses: Memory::new(),
             member_statuses: Memory::new(),
             identities: Identities::default(),
+            sources: BTreeMap::new(),
+            told_taken: BTreeSet::new(),
             repairs: Vec::new(),
             removals: JoinSet::new(),
             removing: BTreeSet::new(),
@@ -307,13 +323,24 @@ impl Operator {
     async fn pass(&mut self) {
         let mut members = Vec::new();
         let mut leaving = Vec::new();
-        for member in self.hub.members() {
+        let all = self.hub.members();
+        self.follow_argocd(&all).await;
+        for member in all {
             if member.object.metadata.deletion_timestamp.is_some() {
                 leaving.push(member);
             } else if self.hold(&member).await {
                 members.push(member);
             }
         }
+        for Member { object, source } in &members {
+            if !matches!(source, Source::Unusable(_)) {
+                self.sources.insert(object.name_any(), source.clone());
+            }
+        }
+        let names: BTreeSet<_> = (members.iter().chain(&leaving))
+            .map(|member| member.object.name_any())
+            .collect();
+        self.sources.retain(|name, _| names.contains(name));
         self.identities.refuse_doubles(&mut members);
         let policies = self.hub.policies().await.clone();
         let catalog = self.hub.catalog();
@@ -408,27 +435,71 @@ impl Operator {
         if !held || !self.removing.insert(uid.clone()) {
             return;
         }
+        let name = member.object.name_any();
+        // The Secret may have been deleted together with it.
+        let known = self.sources.get(&name).cloned();
+        let source = match member.source {
+            Source::Unusable(problem) => known.unwrap_or(Source::Unusable(problem)),
+            usable => usable,
+        };
         // What is there is another's, or it is not known what would be taken away from another.
-        let shared = self.identities.shares(&member.object.name_any());
-        let source = shared.map_or(member.source, Source::Unusable);
-        let removal = self.fleet.remove(source);
+        let shared = self.identities.shares(&name);
+        let source = shared.map_or(source, Source::Unusable);
+        let retain = member.object.spec.deletion_policy == DeletionPolicy::Retain;
+        let removal = (!retain).then(|| self.fleet.remove(source));
         let writer = self.writer.clone();
         self.removals.spawn(async move {
             let cluster = metadata.name.as_deref().unwrap_or_default();
-            match removal.await {
-                Ok(()) => tracing::info!(cluster, "removed everything from a cluster that leaves"),
-                Err(verdict) => tracing::warn!(
-                    cluster,
-                    reason = verdict.reason,
-                    message = verdict.message,
-                    "a cluster leaves with the operator's objects in it"
-                ),
-            }
+            let left = match removal {
+                Some(removal) => left(removal.await),
+                None => Transition::of("Retained", true, RETAINED),
+            };
+            tell::<MemberCluster>(&writer, &metadata, vec![left]).await;
             if let Err(error) = writer.finalizer(&metadata, false).await {
                 tracing::warn!(cluster, %error, "the finalizer can't be removed; it is tried again");
             }
             uid
         });
+    }
+
+    /// Sees to it that there is a `MemberCluster` for each cluster Secret of Argo CD.
+    async fn follow_argocd(&mut self, members: &[Member]) {
+        let changes = self.hub.argocd_changes(members);
+        let mut taken = BTreeSet::new();
+        for change in changes {
+            let (name, done) = match change {
+                Change::Create(member) => (member.name_any(), self.writer.create(&member).await),
+                Change::Label(name, labels) => {
+                    let done = self.writer.label(&name, &labels).await;
+                    (name, done)
+                }
+                Change::Delete(name) => {
+                    let done = self.writer.delete(&name).await;
+                    (name, done)
+                }
+                Change::Taken { by, secret } => {
+                    if !self.told_taken.contains(&secret) {
+                        let note = format!(
+                            "the cluster Secret {secret} of Argo CD is for a cluster of this name, \
+                             and this MemberCluster is not made from it: rename one of them"
+                        );
+                        let told = Transition::of("NameTaken", false, &note);
+                        tell::<MemberCluster>(&self.writer, &by, vec![told]).await;
+                    }
+                    taken.insert(secret);
+                    continue;
+                }
+            };
+            match done {
+                Ok(()) => tracing::info!(cluster = name, "followed the Secrets of Argo CD"),
+                Err(error) => tracing::warn!(
+                    cluster = name,
+                    %error,
+                    "the Secrets of Argo CD can't be followed; it is tried again"
+                ),
+            }
+        }
+        self.told_taken = taken;
     }
 
     /// Tells of what was put right in an Event at each policy that it concerns.
@@ -555,6 +626,24 @@ impl Operator {
     fn is_overdue(&self, cluster: &str) -> bool {
         let since = self.waiting.get(cluster);
         since.is_some_and(|since| since.elapsed() >= self.patience)
+    }
+}
+
+/// What is told where the objects of a cluster stay.
+const RETAINED: &str = "the operator's objects stay in the cluster, as spec.deletionPolicy asks";
+
+/// What is told of a cluster that leaves.
+fn left(removed: Result<(), Verdict>) -> Transition {
+    match removed {
+        Ok(()) => Transition::of("Removed", true, "the operator's objects were removed"),
+        Err(verdict) => {
+            let note = format!(
+                "the operator's objects stay in the cluster, since they could not be removed: {} ({}); \
+                 docs/operations.md says how to remove them by hand",
+                verdict.message, verdict.reason
+            );
+            Transition::of("LeftBehind", false, &note)
+        }
     }
 }
 

@@ -300,7 +300,7 @@ fn why(cluster: &ClusterStatus) -> String {
 
 /// Whether a cluster is not reached for something that is written on the hub.
 fn is_configuration(reason: &str) -> bool {
-    ["Secret", "Invalid"]
+    ["Secret", "Invalid", "Unsupported", "Argocd"]
         .iter()
         .any(|prefix| reason.starts_with(prefix))
 }
@@ -326,6 +326,15 @@ pub(crate) struct Transition {
 }
 
 impl Transition {
+    /// A change that is told with `note`.
+    pub(crate) fn of(reason: &str, good: bool, note: &str) -> Self {
+        Self {
+            reason: reason.to_owned(),
+            good,
+            note: note.chars().take(MAX_NOTE).collect(),
+        }
+    }
+
     /// A policy is now invalid, and its status can't say so.
     pub(crate) fn invalid(status: &BoundaryPolicyStatus) -> Self {
         let stalled = status.conditions.iter().find(|c| c.type_ == "Stalled");

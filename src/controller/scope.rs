@@ -162,13 +162,7 @@ mod tests {
             observed("invalid", "rules: {}"),
         ]
         .into();
-        let mut cluster = MemberCluster::new(
-            "eu-1",
-            crate::api::MemberClusterSpec {
-                kubeconfig_secret_ref: None,
-                local: None,
-            },
-        );
+        let mut cluster = MemberCluster::new("eu-1", crate::api::MemberClusterSpec::default());
         cluster.metadata.labels = Some([("region".to_owned(), "eu".to_owned())].into());
         let wanted = wanted(&policies, &Arc::default(), &cluster);
         let names: Vec<_> = wanted.iter().map(|policy| policy.name_any()).collect();
@@ -191,13 +185,7 @@ mod tests {
             ),
         ]
         .into();
-        let cluster = MemberCluster::new(
-            "eu-1",
-            crate::api::MemberClusterSpec {
-                kubeconfig_secret_ref: None,
-                local: None,
-            },
-        );
+        let cluster = MemberCluster::new("eu-1", crate::api::MemberClusterSpec::default());
         let shown = |catalog: &Arc<Catalog>| {
             let wanted = wanted(&policies, catalog, &cluster);
             let shown = wanted.iter().map(|policy| {

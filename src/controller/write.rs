@@ -7,7 +7,9 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::api::{Api, ApiResource, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams,
+};
 use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::json;
@@ -155,6 +157,34 @@ impl Writer {
         };
         let api: Api<Event> = Api::namespaced(self.client.clone(), "default");
         self.limited(api.create(&PostParams::default(), &event))
+            .await
+    }
+
+    /// Makes a `MemberCluster`.
+    pub(crate) async fn create(&self, cluster: &MemberCluster) -> Result<(), WriteError> {
+        let api: Api<MemberCluster> = Api::all(self.client.clone());
+        let params = PostParams {
+            field_manager: Some(NAME.to_owned()),
+            ..PostParams::default()
+        };
+        self.limited(api.create(&params, cluster)).await
+    }
+
+    /// Sets labels of a `MemberCluster`, or takes them away.
+    pub(crate) async fn label(
+        &self,
+        name: &str,
+        labels: &BTreeMap<String, Option<String>>,
+    ) -> Result<(), WriteError> {
+        let api: Api<MemberCluster> = Api::all(self.client.clone());
+        let patch = Patch::Merge(json!({"metadata": {"labels": labels}}));
+        self.limited(api.patch(name, &params(), &patch)).await
+    }
+
+    /// Deletes a `MemberCluster`.
+    pub(crate) async fn delete(&self, name: &str) -> Result<(), WriteError> {
+        let api: Api<MemberCluster> = Api::all(self.client.clone());
+        self.limited(api.delete(name, &DeleteParams::default()))
             .await
     }
 

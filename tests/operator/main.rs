@@ -12,6 +12,7 @@ mod drift;
 mod guard;
 mod leader;
 mod lifecycle;
+mod members;
 mod plans;
 mod proof;
 mod roles;

@@ -13,7 +13,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{Api, ListParams};
 use tokio::net::TcpListener;
 
-use crate::world::{SOON, World, cluster};
+use crate::world::{SOON, World, cluster, event};
 
 const STUCK_AFTER: Duration = Duration::from_secs(20);
 
@@ -54,20 +54,6 @@ async fn shows(address: SocketAddr, series: &[(&str, f64)]) -> String {
         series.iter().all(equal).then_some(metrics)
     })
     .await
-}
-
-async fn event(world: &World, kind: &str, name: &str, reason: &str) {
-    let api: Api<Event> = Api::namespaced(world.client.clone(), "default");
-    eventually(&format!("an Event {reason} of {name}"), SOON, async || {
-        let events = api.list(&ListParams::default()).await.ok()?;
-        events.into_iter().find(|event| {
-            let regarding = event.regarding.clone().unwrap_or_default();
-            regarding.kind.as_deref() == Some(kind)
-                && regarding.name.as_deref() == Some(name)
-                && event.reason.as_deref() == Some(reason)
-        })
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

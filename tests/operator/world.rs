@@ -14,9 +14,11 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch,
+    PatchParams, PostParams,
 };
 use kube::{Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
@@ -425,6 +427,21 @@ pub(crate) async fn refused(client: &Client, namespace: &str, image: &str, by: O
                 .then_some(()),
             _ => None,
         }
+    })
+    .await;
+}
+
+/// Waits for an Event about an object of the hub.
+pub(crate) async fn event(world: &World, kind: &str, name: &str, reason: &str) {
+    let api: Api<Event> = Api::namespaced(world.client.clone(), "default");
+    eventually(&format!("an Event {reason} of {name}"), SOON, async || {
+        let events = api.list(&ListParams::default()).await.ok()?;
+        events.into_iter().find(|event| {
+            let regarding = event.regarding.clone().unwrap_or_default();
+            regarding.kind.as_deref() == Some(kind)
+                && regarding.name.as_deref() == Some(name)
+                && event.reason.as_deref() == Some(reason)
+        })
     })
     .await;
 }
