@@ -33,6 +33,7 @@ const MAX_NAME: usize = 253;
 /// `config` of a cluster Secret, as far as it is of use here.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[allow(clippy::struct_field_names, reason = "they are Argo CD's names")]
 struct Config {
     username: String,
     password: String,

@@ -28,6 +28,7 @@ use crate::api::{
     BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicyStatus, ClusterState, DeletionPolicy,
     MemberCluster, MemberClusterStatus,
 };
+use crate::compile::MANAGED_BY;
 use crate::fleet::{Fence, Fleet, FleetSettings, ProofSettings, Repair, Report, Source, Verdict};
 use crate::plans::Catalog;
 use crate::telemetry::{Loop, Telemetry};
@@ -639,8 +640,8 @@ fn left(removed: Result<(), Verdict>) -> Transition {
         Err(verdict) => {
             let note = format!(
                 "the operator's objects stay in the cluster, since they could not be removed: {} ({}); \
-                 docs/operations.md says how to remove them by hand",
-                verdict.message, verdict.reason
+                 delete there what is labelled {}={}",
+                verdict.message, verdict.reason, MANAGED_BY.0, MANAGED_BY.1
             );
             Transition::of("LeftBehind", false, &note)
         }

@@ -9,8 +9,6 @@ use boundary_operator::controller::Settings;
 use boundary_operator::telemetry::{Loop, Telemetry, serve};
 use control_plane::{Version, eventually};
 use jiff::Timestamp;
-use k8s_openapi::api::events::v1::Event;
-use kube::api::{Api, ListParams};
 use tokio::net::TcpListener;
 
 use crate::world::{SOON, World, cluster, event};
