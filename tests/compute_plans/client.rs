@@ -103,9 +103,10 @@ impl Connection {
     }
 
     /// Reads until the server closes the connection.
-    pub(crate) async fn end(&mut self) -> std::io::Result<()> {
+    pub(crate) async fn rest(&mut self) -> std::io::Result<String> {
         let mut rest = Vec::new();
-        self.stream.read_to_end(&mut rest).await.map(drop)
+        self.stream.read_to_end(&mut rest).await?;
+        Ok(String::from_utf8_lossy(&rest).into_owned())
     }
 
     pub(crate) async fn reply(&mut self) -> std::io::Result<Reply> {

@@ -129,7 +129,7 @@ impl Hub {
             .env("RUST_LOG", "debug")
             .arg("--kubeconfig")
             .arg(self.path("kubeconfig"))
-            .arg("--metrics-address=127.0.0.1:0")
+            .env("METRICS_ADDRESS", "127.0.0.1:0")
             // One that leads ends when it can't renew its Lease, and nothing here starts it again.
             .arg("--leader-elect-lease-duration=5m")
             .arg("--leader-elect-renew-deadline=4m")
@@ -138,6 +138,10 @@ impl Hub {
     }
 
     pub(crate) fn replica(&self, certificate: &str, log: &str) -> Replica {
+        self.replica_with(certificate, log, &[])
+    }
+
+    fn replica_with(&self, certificate: &str, log: &str, arguments: &[&str]) -> Replica {
         let port = free_port();
         let process = self
             .command()
@@ -146,6 +150,7 @@ impl Hub {
             .arg(self.path("tls.crt"))
             .arg("--plan-api-tls-key")
             .arg(self.path("tls.key"))
+            .args(arguments)
             .stderr(std::fs::File::create(self.path(log)).unwrap())
             .spawn()
             .unwrap();
@@ -288,6 +293,98 @@ async fn the_certificate_is_taken_anew_without_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tokens_have_an_audience_and_permissions_and_policies_may_change() {
+    let hub = Hub::start().await;
+    let certificate = hub.rotate("one");
+    let metrics = free_port();
+    let arguments = [
+        "--plan-api-audience=plans,others",
+        &format!("--metrics-address=127.0.0.1:{metrics}"),
+    ];
+    let replica = hub.replica_with(&certificate, "log", &arguments);
+    let meant = token(&hub.world.client, "portal", &["plans"]).await;
+    replica.refuses(&meant).await;
+    let reply = replica.ask(&hub.portal, &large()).await;
+    assert_eq!((reply.status, reply.code()), (401, "unauthenticated"));
+
+    // A permission counts, and stops to count, without a restart.
+    let stranger = token(&hub.world.client, "stranger", &["plans"]).await;
+    assert_eq!(replica.ask(&stranger, &large()).await.status, 403);
+    for (may, status) in [(true, 422), (false, 403)] {
+        let names: &[&str] = if may { &["web"] } else { &["other"] };
+        let manifest = format!(
+            "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{name: one}}\n\
+             rules:\n- apiGroups: [boundarypolicy.dev]\n  resources: [boundaries/computeplans]\n  \
+             verbs: [get]\n  resourceNames: {names:?}\n---\n\
+             apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\n\
+             metadata: {{name: one}}\nroleRef: {{apiGroup: rbac.authorization.k8s.io, kind: \
+             ClusterRole, name: one}}\nsubjects: []"
+        );
+        let user = "system:serviceaccount:default:stranger";
+        crate::hub::grant_to(&hub.world.client, &manifest, &[("User", user)]).await;
+        eventually("the permission is as it was made", SOON, async || {
+            let reply = replica.ask(&stranger, &large()).await;
+            (reply.status == status).then_some(())
+        })
+        .await;
+    }
+
+    // A policy that can't be read says nothing that could be allowed.
+    crate::hub::loosen(&hub.world.client, true).await;
+    let bad = crate::hub::object(json!({
+        "apiVersion": "boundarypolicy.dev/v1alpha1", "kind": "BoundaryPolicy",
+        "metadata": {"name": "bad"},
+        "spec": {"boundary": "web", "rules": {"allowedComputePlans": {"plans": 5}}},
+    }));
+    let api = crate::hub::dynamic(&hub.world.client);
+    eventually("it can be stored", SOON, async || {
+        api.create(&kube::api::PostParams::default(), &bad)
+            .await
+            .ok()
+    })
+    .await;
+    eventually("the policy is known", SOON, async || {
+        let reply = replica.ask(&meant, &large()).await;
+        (reply.status == 503 && reply.detail().contains("bad")).then_some(())
+    })
+    .await;
+    let elsewhere = check("other", &meant, &large());
+    assert_eq!(replica.caller.send(&elsewhere).await.unwrap().status, 200);
+    hub.world
+        .delete::<boundary_operator::api::BoundaryPolicy>("bad")
+        .await;
+    replica.refuses(&meant).await;
+
+    let metrics = Caller::plain(format!("127.0.0.1:{metrics}").parse().unwrap());
+    let mut connection = metrics.connect().await.unwrap();
+    let text = "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    connection.write(text.as_bytes()).await.unwrap();
+    let text = connection.rest().await.unwrap();
+    let value = |series: &str| -> f64 {
+        let series = format!("boundary_operator_plan_api_{series} ");
+        let line = text.lines().find_map(|line| line.strip_prefix(&series));
+        line.unwrap_or_else(|| panic!("no {series} in {text}"))
+            .parse()
+            .unwrap()
+    };
+    for code in [
+        "compute_plan_not_allowed",
+        "compute_plan_policy_unavailable",
+        "unauthenticated",
+        "forbidden",
+        "ok",
+    ] {
+        let series = format!("requests_total{{call=\"check\",code=\"{code}\"}}");
+        assert!(value(&series) >= 1.0, "{code}");
+    }
+    assert!(value("request_duration_seconds_count{call=\"check\"}") >= 5.0);
+    let now = jiff::Timestamp::now().as_second();
+    #[expect(clippy::cast_precision_loss, reason = "seconds are few")]
+    let since = now as f64 - value("hub_last_heard_timestamp_seconds");
+    assert!(since <= 5.0, "{since}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn it_does_not_start_with_what_would_not_be_safe() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("tls.crt");
@@ -398,7 +495,7 @@ async fn a_thousand_connections_and_slow_callers_do_no_harm() {
             let reply = timeout(SOON, connection.reply()).await.unwrap().unwrap();
             assert_eq!((reply.status, reply.code()), (408, "request_timeout"));
         } else {
-            let _ = timeout(SOON, connection.end()).await.unwrap();
+            let _ = timeout(SOON, connection.rest()).await.unwrap();
         }
         assert!(since.elapsed() < SOON);
     }
