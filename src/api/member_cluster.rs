@@ -157,6 +157,10 @@ pub struct MemberClusterStatus {
     #[schemars(with = "Option<String>", extend("format" = "date-time"))]
     pub last_contact_time: Option<Timestamp>,
 
+    /// Which kubeconfig the API server last answered to: the first half of its SHA-256, in hex.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub credentials: Option<String>,
+
     /// Objects that are no longer wanted in the cluster and could not be removed yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1000))]

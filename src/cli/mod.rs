@@ -1,5 +1,6 @@
 //! The kubectl plugin `kubectl-boundary`: policies compiled and resources judged without a cluster.
 
+mod fleet;
 mod input;
 mod judge;
 mod policies;
@@ -7,6 +8,7 @@ mod schema;
 mod suite;
 mod table;
 
+pub use fleet::Trouble;
 pub use input::Diagnostic;
 pub use judge::{Judgement, Verdict};
 
@@ -15,7 +17,8 @@ use std::io::{self, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use jiff::Timestamp;
 
 use crate::api::is_label_value;
@@ -23,7 +26,8 @@ use crate::compile::{Capabilities, Options, Version, compile};
 use input::{Diagnostics, Reader};
 use judge::{Asker, Judge, NEWEST, Old};
 
-/// Compile boundary policies, and judge resources by them, without a cluster.
+/// Compile boundary policies and judge resources by them without a cluster; make clusters members,
+/// and show where policies are enforced.
 #[derive(Debug, Parser)]
 #[command(
     name = "kubectl-boundary",
@@ -44,6 +48,30 @@ or - for standard input. A file holds any number of YAML or JSON documents; list
 enum Command {
     Compile(Compile),
     Test(Test),
+    Register(fleet::Register),
+    Unregister(fleet::Unregister),
+    Status(fleet::Status),
+    Uninstall(fleet::Uninstall),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// Print what a shell needs to complete commands
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  kubectl boundary completions bash > ~/.local/share/bash-completion/completions/kubectl-boundary")]
+struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Write the man pages into a folder
+#[derive(Debug, Args)]
+struct Man {
+    /// The folder; it is made where it is not there
+    folder: PathBuf,
 }
 
 /// Print the admission objects that policies become in a cluster
@@ -176,6 +204,9 @@ pub enum Error {
     /// The output can't be written.
     #[error("the output can't be written: {0}")]
     Output(#[from] io::Error),
+    /// Something in a cluster is in the way.
+    #[error("{0}")]
+    Fleet(Trouble),
 }
 
 fn lines(diagnostics: &[Diagnostic]) -> String {
@@ -216,6 +247,16 @@ pub fn run(
         Command::Compile(args) => (compiled(&args, &mut reader, now)?, Outcome::Fine),
         Command::Test(args) if args.suite.is_empty() => tested(args, &mut reader, now)?,
         Command::Test(args) => suite::run(&args.suite, &mut reader, args.now.unwrap_or(now))?,
+        Command::Register(args) => return fleet::finish(args.run(stdout)),
+        Command::Unregister(args) => return fleet::finish(args.run(stdout)),
+        Command::Status(args) => return fleet::finish(args.run(stdout)),
+        Command::Uninstall(args) => return fleet::finish(args.run(stdout)),
+        Command::Completions(args) => (completions(args.shell), Outcome::Fine),
+        Command::Man(args) => {
+            std::fs::create_dir_all(&args.folder)?;
+            clap_mangen::generate_to(Cli::command(), &args.folder)?;
+            (String::new(), Outcome::Fine)
+        }
     };
     match stdout
         .write_all(text.as_bytes())
@@ -225,6 +266,12 @@ pub fn run(
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(outcome),
         written => Ok(written.map(|()| outcome)?),
     }
+}
+
+fn completions(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "kubectl-boundary", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
 }
 
 fn compiled(args: &Compile, reader: &mut Reader<'_>, now: Timestamp) -> Result<String, Error> {

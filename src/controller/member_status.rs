@@ -89,6 +89,7 @@ pub(crate) fn member_status(
     }
     let answers = report.last_contact.is_some();
     if answers {
+        status.credentials.clone_from(&report.credentials);
         let leftovers = report.leftovers.iter().take(MAX_LEFTOVERS);
         status.leftovers = leftovers.cloned().collect();
     }

@@ -12,7 +12,7 @@ mod fence;
 pub mod kubeconfig;
 mod measure;
 mod member;
-mod permissions;
+pub(crate) mod permissions;
 mod plan;
 mod prove;
 mod report;
@@ -33,6 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
@@ -82,7 +83,31 @@ pub enum Source {
     Unusable(Verdict),
 }
 
+/// What tells one kubeconfig from another without telling what is in it: the first half of its
+/// SHA-256, in hex.
+#[must_use]
+pub(crate) fn fingerprint(kubeconfig: &[u8]) -> String {
+    use std::fmt::Write as _;
+    let digest = Sha256::digest(kubeconfig);
+    digest
+        .iter()
+        .take(16)
+        .fold(String::new(), |mut text, byte| {
+            // Writing to a String can't fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
 impl Source {
+    /// What tells its credentials from others, where it has some of its own.
+    fn credentials(&self) -> Option<String> {
+        match self {
+            Self::Kubeconfig(bytes) => Some(fingerprint(bytes)),
+            Self::Local | Self::Unusable(_) => None,
+        }
+    }
+
     async fn config(&self, settings: &FleetSettings) -> Result<kube::Config, Verdict> {
         let mut config = match self {
             Self::Local => settings.local.clone(),
@@ -206,6 +231,7 @@ impl Fleet {
         let report = Report {
             cluster: name.to_owned(),
             incarnation,
+            credentials: source.credentials(),
             ..Report::default()
         };
         let task = Task {

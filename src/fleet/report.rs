@@ -45,6 +45,8 @@ pub struct Report {
     pub cluster: String,
     /// Which of the tasks of that name tells it; counted up.
     pub incarnation: u64,
+    /// What tells the kubeconfig of the task from others.
+    pub credentials: Option<String>,
     /// The version of its API server.
     pub version: Option<String>,
     /// What tells it from every other cluster: the uid of its namespace `kube-system`.
