@@ -2,13 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use control_plane::eventually;
 use kube::Client;
 use kube::api::{Api, DynamicObject, ListParams};
 use kube::discovery::{Discovery, Scope, verbs};
 
+use crate::world::SOON;
+
 /// The kind, namespace and name of every object, but for those that come and go by themselves.
 pub(crate) async fn everything(client: &Client) -> BTreeSet<String> {
-    let discovery = Discovery::new(client.clone()).run().await.unwrap();
+    // A group that is just going is listed and not found.
+    let discovery = eventually("the APIs are listed", SOON, async || {
+        Discovery::new(client.clone()).run().await.ok()
+    })
+    .await;
     let mut all = BTreeSet::new();
     for group in discovery.groups() {
         for (resource, capabilities) in group.recommended_resources() {
