@@ -303,14 +303,14 @@ impl ControlPlane {
         self.end(Binary::KubeApiserver, Duration::ZERO)
     }
 
-    /// Makes the API server hang: connections to it are taken, and never answered.
+    /// Makes the API server hang: from now on connections to it are taken, and never answered.
     pub fn pause(&self) -> Result<(), Error> {
-        self.signal_api_server(Signal::STOP)
+        self.running_api_server()?.pause()
     }
 
     /// Lets the API server go on after [`ControlPlane::pause`].
     pub fn resume(&self) -> Result<(), Error> {
-        self.signal_api_server(Signal::CONT)
+        self.running_api_server()?.signal(Signal::CONT)
     }
 
     /// Leaves everything running, also after this process, and returns the folder. Whoever
@@ -355,11 +355,10 @@ current-context: control-plane
         )
     }
 
-    fn signal_api_server(&self, signal: Signal) -> Result<(), Error> {
+    fn running_api_server(&self) -> Result<&Process, Error> {
         self.api_server
             .as_ref()
-            .ok_or(Error::NotRunning(Binary::KubeApiserver))?
-            .signal(signal)
+            .ok_or(Error::NotRunning(Binary::KubeApiserver))
     }
 
     fn slot(&mut self, binary: Binary) -> &mut Option<Process> {

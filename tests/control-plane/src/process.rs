@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::{Binary, Error, Version};
 
@@ -19,6 +19,9 @@ pub(crate) const READY: Duration = Duration::from_mins(1);
 
 /// What the processes log when their port is taken.
 pub(crate) const PORT_TAKEN: &str = "address already in use";
+
+/// How long it may take until all threads of a process have stopped.
+const PAUSED: Duration = Duration::from_secs(10);
 
 const POLL: Duration = Duration::from_millis(20);
 
@@ -78,6 +81,25 @@ impl Process {
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), Error> {
         kill_process(Pid::from_child(&self.child), signal)
             .map_err(|e| Error::io(format!("signalling {}", self.binary))(e.into()))
+    }
+
+    /// Stops it, and waits until all of its threads have stopped: a signal returns before that, and a
+    /// busy process may answer meanwhile.
+    pub(crate) fn pause(&self) -> Result<(), Error> {
+        self.signal(Signal::STOP)?;
+        let failed = || Error::io(format!("stopping {}", self.binary));
+        let until = Instant::now() + PAUSED;
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        while waitid(WaitId::Pid(Pid::from_child(&self.child)), options)
+            .map_err(|e| failed()(e.into()))?
+            .is_none()
+        {
+            if Instant::now() >= until {
+                return Err(failed()(ErrorKind::TimedOut.into()));
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
     }
 
     /// Asks it to end, paused or not; [`Process::wait`] sees to it that it does.

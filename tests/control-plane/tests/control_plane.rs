@@ -143,7 +143,7 @@ async fn hangs_while_paused_and_leaves_nothing_when_dropped() {
     namespaces.get("default").await.unwrap();
     plane.pause().unwrap();
     let hanging = tokio::time::timeout(Duration::from_secs(1), namespaces.get("default")).await;
-    assert!(hanging.is_err(), "answered while paused");
+    assert!(hanging.is_err(), "answered while paused: {hanging:?}");
     plane.resume().unwrap();
     eventually(
         "an answer after the pause",
