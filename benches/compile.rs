@@ -11,7 +11,9 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use boundary_operator::api::{Action, BoundaryPolicy, BoundaryPolicySpec, Exemption};
+use boundary_operator::api::{
+    Action, BoundaryPolicy, BoundaryPolicySpec, Exemption, WhenMutationUnsupported,
+};
 use boundary_operator::compile::{Capabilities, Options, compile};
 use boundary_operator::rules::{RuleName, Rules};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -40,6 +42,7 @@ fn policy(number: usize) -> BoundaryPolicy {
         clusters: None,
         rules,
         exemptions: (number % 2 == 1).then_some(exemption).into_iter().collect(),
+        when_mutation_unsupported: WhenMutationUnsupported::Report,
     };
     BoundaryPolicy::new(&format!("policy-{number}"), spec)
 }

@@ -110,6 +110,36 @@ pub struct BoundaryPolicySpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub exemptions: Vec<Exemption>,
+
+    /// What a cluster does that can't change Pods, about the rules that change them
+    /// (`AlwaysPullImages`, `DefaultResources`, `MemoryLimitEqualsRequest`). `Report`: it does nothing
+    /// about those rules, and the status says so. `Deny`: it refuses Pods that don't keep them, with
+    /// what to set.
+    #[serde(default)]
+    pub when_mutation_unsupported: WhenMutationUnsupported,
+}
+
+/// What a cluster does that can't change Pods, about the rules that change them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum WhenMutationUnsupported {
+    /// Nothing; the status says so.
+    #[default]
+    Report,
+    /// It refuses Pods that don't keep them.
+    Deny,
+}
+
+// By hand: a derived enum schema with documented variants is a `oneOf`, which is not structural.
+impl JsonSchema for WhenMutationUnsupported {
+    fn inline_schema() -> bool {
+        true
+    }
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "WhenMutationUnsupported".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({"type": "string", "enum": ["Report", "Deny"]})
+    }
 }
 
 /// What happens to an object that breaks a rule.

@@ -12,7 +12,7 @@ mod validate;
 
 pub use boundary_policy::{
     Action, BoundaryPolicy, BoundaryPolicySpec, BoundaryPolicyStatus, ClusterScope, ClusterState,
-    ClusterStatus, Exemption, Summary,
+    ClusterStatus, Exemption, Summary, WhenMutationUnsupported,
 };
 pub use compute_resource_type::{
     ComputePlan, ComputeResourceType, ComputeResourceTypeSpec, PlanField, PlanTarget,

@@ -18,6 +18,24 @@ impl Version {
         major: 1,
         minor: 30,
     };
+
+    /// The first version whose mutations can be used: earlier ones don't know the index of an item.
+    pub const FIRST_MUTATING: Self = Self {
+        major: 1,
+        minor: 34,
+    };
+
+    /// The first version that serves `MutatingAdmissionPolicy` v1, and acts on it, by itself.
+    pub const FIRST_MUTATING_BY_ITSELF: Self = Self {
+        major: 1,
+        minor: 36,
+    };
+
+    /// The first version in which a Pod is resized through a subresource of its own.
+    pub(super) const FIRST_RESIZING: Self = Self {
+        major: 1,
+        minor: 33,
+    };
 }
 
 impl fmt::Display for Version {
@@ -58,6 +76,29 @@ pub struct Capabilities {
     pub version: Version,
     /// Whether it serves `ValidatingAdmissionPolicy` in `admissionregistration.k8s.io/v1`.
     pub validating: bool,
+    /// The newest version of `MutatingAdmissionPolicy` that it serves and that can be used. That it
+    /// serves it doesn't mean that it acts on it, see [`Mutating`](super::Mutating).
+    pub mutating: Option<MutatingApi>,
+}
+
+/// A version of `MutatingAdmissionPolicy` that can be used. v1alpha1 is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MutatingApi {
+    /// `admissionregistration.k8s.io/v1beta1`
+    V1beta1,
+    /// `admissionregistration.k8s.io/v1`
+    V1,
+}
+
+impl MutatingApi {
+    /// Its API group and version.
+    #[must_use]
+    pub fn api_version(self) -> &'static str {
+        match self {
+            Self::V1beta1 => "admissionregistration.k8s.io/v1beta1",
+            Self::V1 => "admissionregistration.k8s.io/v1",
+        }
+    }
 }
 
 impl Capabilities {
@@ -67,6 +108,7 @@ impl Capabilities {
         Self {
             version,
             validating: version >= Version::FIRST_VALIDATING,
+            mutating: (version >= Version::FIRST_MUTATING_BY_ITSELF).then_some(MutatingApi::V1),
         }
     }
 }

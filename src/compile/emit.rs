@@ -16,10 +16,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use kube::api::ObjectMeta;
 
 use super::link::{Linked, LinkedPolicy, segments};
+use super::mutate::IS_MIRROR;
 use super::untyped::untype;
 use super::{
     AdmissionObject, MANAGED_BY, Options, POLICIES_ANNOTATION, PROBE_LABEL, PROBE_NAMESPACE,
-    PROBE_OBJECT_ANNOTATION, PROBE_RULE_ANNOTATION, cel, names,
+    PROBE_OBJECT_ANNOTATION, PROBE_RULE_ANNOTATION, Version, cel, names,
 };
 use crate::api::{Action, Exemption};
 use crate::rules::{Check, Findings, RuleName, Subject, trimmed};
@@ -60,7 +61,7 @@ pub(crate) fn emit(linked: &Linked, options: &Options) -> AdmissionObject {
     let mut policy = ValidatingAdmissionPolicySpec {
         failure_policy: Some("Fail".to_owned()),
         match_constraints: Some(MatchResources {
-            resource_rules: Some(checked_resources()),
+            resource_rules: Some(checked_resources(resizes(linked, options))),
             ..matching(selector.clone())
         }),
         match_conditions: Some(vec![MatchCondition {
@@ -99,8 +100,15 @@ pub(crate) fn emit(linked: &Linked, options: &Options) -> AdmissionObject {
         .flatten()
         .map(|policy| (policy.name.clone(), policy.generation))
         .collect();
+    let rules = (linked.boundaries.values().flatten())
+        .map(|policy| {
+            let rules = policy.checks.iter().map(|(rule, _)| *rule).collect();
+            (policy.name.clone(), rules)
+        })
+        .collect();
     let metadata = metadata(linked, &boundaries, &policies);
     AdmissionObject {
+        rules,
         name: linked.name.clone(),
         boundaries,
         action: linked.action,
@@ -142,6 +150,23 @@ const CHECKS_LABELS: &str = "object.kind != 'Pod' || request.operation == 'CREAT
 const CHECKS_POD_SPEC: &str = "object.kind != 'Pod' || request.operation == 'CREATE' || \
     dyn(object).spec != dyn(oldObject).spec";
 
+/// Only a Pod itself, and not a debug container that is added to it: that has no resources, and what
+/// the Pod has was judged when it was created.
+const CHECKS_POD: &str = "object.kind == 'Pod' && request.?subResource.orValue('') in SUBRESOURCES && \
+    (request.operation == 'CREATE' || dyn(object).spec != dyn(oldObject).spec)";
+
+const CONTAINERS: &str =
+    "variables.podSpec.containers + variables.podSpec.?initContainers.orValue([])";
+
+/// Whether an object looks at Pods that are resized.
+fn resizes(linked: &Linked, options: &Options) -> bool {
+    let policies = linked.boundaries.values().flatten();
+    options.capabilities.version >= Version::FIRST_RESIZING
+        && policies
+            .flat_map(|policy| &policy.checks)
+            .any(|(rule, _)| rule.logic().subject == Subject::PodResources)
+}
+
 /// The variables of an object, in the order in which they use each other.
 struct Variables {
     emitted: Vec<Variable>,
@@ -153,7 +178,7 @@ impl Variables {
         let mut variables = Self {
             emitted: Vec::new(),
         };
-        variables.shared(&content, options);
+        variables.shared(&content, resizes(linked, options), options);
         let exemptions = variables.exemptions(&content);
         for (&rule, rows) in &content.rows {
             variables.rule(rule, rows, &exemptions);
@@ -173,7 +198,7 @@ impl Variables {
     }
 
     /// What several rules read.
-    fn shared(&mut self, content: &Content, options: &Options) {
+    fn shared(&mut self, content: &Content, resizes: bool, options: &Options) {
         let label = cel::string(&options.boundary_label);
         self.add(
             "boundary",
@@ -184,8 +209,31 @@ impl Variables {
             self.add("labels", "object.metadata.?labels.orValue({})");
         }
         if content.looks_at(Subject::PodSpec) {
-            self.add("checksPodSpec", CHECKS_POD_SPEC);
+            let resizing = "request.?subResource.orValue('') != 'resize' && ";
+            let checks = if resizes {
+                format!("{resizing}({CHECKS_POD_SPEC})")
+            } else {
+                CHECKS_POD_SPEC.to_owned()
+            };
+            self.add("checksPodSpec", checks);
+        }
+        for (subject, name, sub_resources) in [
+            (Subject::Pod, "checksPod", &[""][..]),
+            (Subject::PodResources, "checksPodResources", &["", "resize"]),
+        ] {
+            if content.looks_at(subject) {
+                let checks = CHECKS_POD.replace("SUBRESOURCES", &cel::strings(sub_resources));
+                self.add(name, format!("{checks} && !({IS_MIRROR})"));
+            }
+        }
+        if content.looks_at(Subject::Pod)
+            || content.looks_at(Subject::PodResources)
+            || content.looks_at(Subject::PodSpec)
+        {
             self.add("podSpec", POD_SPEC);
+        }
+        if content.looks_at(Subject::Pod) || content.looks_at(Subject::PodResources) {
+            self.add("podContainers", CONTAINERS);
         }
         if content.finds_images() {
             self.add("images", IMAGES);
@@ -291,6 +339,8 @@ impl Variables {
         let checks = match logic.subject {
             Subject::Labels => "checksLabels",
             Subject::PodSpec => "checksPodSpec",
+            Subject::Pod => "checksPod",
+            Subject::PodResources => "checksPodResources",
         };
         self.add(
             name,
@@ -651,10 +701,13 @@ fn variable_name(rule: RuleName) -> String {
     initial.to_lowercase() + rest
 }
 
-/// Every workload kind, and what else makes a node pull an image.
-fn checked_resources() -> Vec<NamedRuleWithOperations> {
+/// Every workload kind, and what else makes a node pull an image; and Pods that are resized, if
+/// those are looked at.
+fn checked_resources(resizes: bool) -> Vec<NamedRuleWithOperations> {
+    let mut pods = vec!["pods", "pods/ephemeralcontainers"];
+    pods.extend(resizes.then_some("pods/resize"));
     [
-        ("", &["pods", "pods/ephemeralcontainers"][..]),
+        ("", pods.as_slice()),
         (
             "apps",
             &["deployments", "replicasets", "statefulsets", "daemonsets"],

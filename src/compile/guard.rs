@@ -119,6 +119,7 @@ pub fn label_guard(boundary_label: &str) -> AdmissionObject {
         ..ObjectMeta::default()
     };
     AdmissionObject {
+        rules: BTreeMap::new(),
         name: GUARD.to_owned(),
         boundaries: BTreeSet::new(),
         action: Action::Deny,

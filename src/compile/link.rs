@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt as _;
 
 use super::{Options, object_name};
-use crate::api::{Action, BoundaryPolicy, Exemption};
+use crate::api::{Action, BoundaryPolicy, Exemption, WhenMutationUnsupported};
 use crate::rules::{Check, Findings, RuleName, Subject, trimmed};
 
 /// What one object holds: policies of one action, by boundary.
@@ -27,18 +27,27 @@ pub(crate) struct LinkedPolicy {
     pub(crate) exemptions: Vec<Exemption>,
 }
 
-/// Links `policies`, which are valid, as `options` say. Those without a rule about Pods are left out.
-pub(crate) fn link(policies: &[&BoundaryPolicy], options: &Options) -> Vec<Linked> {
+/// Links `policies`, which are valid, as `options` say, without the rules that are `not_enforced`.
+/// Those without a rule about Pods that is checked are left out.
+pub(crate) fn link(
+    policies: &[&BoundaryPolicy],
+    not_enforced: &BTreeMap<String, BTreeSet<RuleName>>,
+    options: &Options,
+) -> Vec<Linked> {
     let mut groups: BTreeMap<(Group, Action), Vec<(String, LinkedPolicy)>> = BTreeMap::new();
     for policy in policies {
-        if policy.spec.rules.names().is_empty() {
+        let mut linked = LinkedPolicy::new(policy, options);
+        if let Some(rules) = not_enforced.get(&linked.name) {
+            linked.checks.retain(|(rule, _)| !rules.contains(rule));
+        }
+        if linked.checks.is_empty() {
             continue;
         }
         let boundary = policy.spec.boundary.clone();
         groups
             .entry((Group::of(&boundary), policy.spec.action))
             .or_default()
-            .push((boundary, LinkedPolicy::new(policy, options)));
+            .push((boundary, linked));
     }
     let mut linked = Vec::new();
     for ((group, action), mut policies) in groups {
@@ -59,6 +68,20 @@ pub(crate) fn link(policies: &[&BoundaryPolicy], options: &Options) -> Vec<Linke
         }
     }
     linked
+}
+
+/// The rules of `policy` that nothing enforces: those that change Pods, where that does not happen and
+/// is not checked either. A policy that only warns, or only audits, changes nothing: the check is all
+/// there is of it.
+pub(crate) fn not_enforced(policy: &BoundaryPolicy, changes_pods: bool) -> BTreeSet<RuleName> {
+    if changes_pods
+        || policy.spec.action != Action::Deny
+        || policy.spec.when_mutation_unsupported == WhenMutationUnsupported::Deny
+    {
+        return BTreeSet::new();
+    }
+    let mutations = policy.spec.rules.mutations();
+    mutations.into_iter().map(|(rule, _)| rule).collect()
 }
 
 /// Boundaries whose policies share objects. This is the one place that decides it.
@@ -143,6 +166,9 @@ impl Load {
     const LISTING_ROW: u64 = Self::IMAGES * 16;
     const VARIABLE: u64 = Self::IMAGES * 1_000;
 
+    /// What a row costs that looks at the resources of each container.
+    const CONTAINERS_ROW: u64 = Self::IMAGES * 60;
+
     fn with(&self, policy: &LinkedPolicy) -> Self {
         let mut load = self.clone();
         load.bytes += policy.bytes();
@@ -207,6 +233,7 @@ impl Load {
                     let row = match rule.logic().subject {
                         Subject::Labels => 120,
                         Subject::PodSpec => Self::LISTING_ROW,
+                        Subject::Pod | Subject::PodResources => Self::CONTAINERS_ROW,
                     };
                     load.rows * row + exempt
                 }

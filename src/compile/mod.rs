@@ -6,12 +6,14 @@ mod cel;
 mod emit;
 mod guard;
 mod link;
+mod mutate;
 mod names;
 mod plans;
 mod untyped;
 
-pub use capabilities::{Capabilities, ParseVersionError, Version};
+pub use capabilities::{Capabilities, MutatingApi, ParseVersionError, Version};
 pub use guard::{GUARD, GUARDED_RESOURCE, GUARDED_VERB, label_guard};
+pub use mutate::{MUTATION, MUTATION_REVISION_ANNOTATION, MutationObject};
 pub(crate) use names::hash;
 pub use names::object_name;
 pub use plans::COMPUTE_PLANS;
@@ -25,9 +27,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
+use kube::ResourceExt as _;
 
 use crate::api::{Action, BOUNDARY_LABEL, BoundaryPolicy, FieldError, validate};
 use crate::plans::Catalog;
+use crate::rules::RuleName;
 
 /// The label that marks the objects that are ours, and its value.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "boundary-operator");
@@ -63,13 +67,31 @@ pub struct Options {
     pub now: Timestamp,
     /// The types of resources and their compute plans.
     pub catalog: Arc<Catalog>,
+    /// Whether the API server acts on mutations.
+    pub mutation: Mutating,
+}
+
+/// Whether an API server acts on mutations. It may serve `MutatingAdmissionPolicy`, take the objects,
+/// and change nothing; only a request shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mutating {
+    /// It does: Pods are changed, and that they keep the rules is checked afterwards.
+    Acting,
+    /// It doesn't, or that was not yet seen: what Pods would be changed to is checked only for
+    /// policies that say so.
+    NotActing,
 }
 
 impl Options {
-    /// The usual label, not guarded, and no types of resources, for an API server with `capabilities` at the time `now`.
+    /// The usual label, not guarded, and no types of resources, for an API server with `capabilities`
+    /// at the time `now`. It acts on mutations if it serves them.
     #[must_use]
     pub fn new(capabilities: Capabilities, now: Timestamp) -> Self {
         Self {
+            mutation: match capabilities.mutating {
+                Some(_) => Mutating::Acting,
+                None => Mutating::NotActing,
+            },
             capabilities,
             boundary_label: BOUNDARY_LABEL.to_owned(),
             label_guard: false,
@@ -84,6 +106,13 @@ impl Options {
 pub struct Compilation {
     /// The objects, sorted by name. Empty where the API server can't enforce anything.
     pub objects: Vec<AdmissionObject>,
+    /// The objects that change Pods, sorted by name, whether the API server acts on them or not.
+    /// Empty where it serves no `MutatingAdmissionPolicy`.
+    pub mutations: Vec<MutationObject>,
+    /// The rules that nothing enforces there, by policy: those that change Pods, where the API
+    /// server doesn't act on mutations and the policy doesn't ask for Pods to be refused instead.
+    /// Of the policies with a rule here, those that are in no object have nothing enforced at all.
+    pub not_enforced: BTreeMap<String, BTreeSet<RuleName>>,
     /// Policies that can't be compiled and are left out, sorted by name.
     pub problems: Vec<Problem>,
 }
@@ -108,6 +137,9 @@ pub struct AdmissionObject {
     pub action: Action,
     /// The policies inside, each with its generation (0 where it has none, as in a file).
     pub policies: BTreeMap<String, i64>,
+    /// The rules about Pods that are checked, by policy. Of the rules that change Pods only those
+    /// whose result is checked.
+    pub rules: BTreeMap<String, BTreeSet<RuleName>>,
     /// The hash of both specs, which the API server answers to a probe. 16 hexadecimal digits.
     pub revision: String,
     /// The policy.
@@ -148,11 +180,21 @@ pub fn compile<'p>(
     problems.sort_by(|a, b| a.policy.cmp(&b.policy));
     if !options.capabilities.validating {
         return Compilation {
-            objects: Vec::new(),
             problems,
+            ..Compilation::default()
         };
     }
-    let mut objects: Vec<_> = link::link(&valid, options)
+    let (mutations, left_out) = mutate::emit(&valid, options);
+    let mut not_enforced = BTreeMap::new();
+    for policy in &valid {
+        let name = policy.name_any();
+        let changes_pods = options.mutation == Mutating::Acting && !left_out.contains(&name);
+        let rules = link::not_enforced(policy, changes_pods);
+        if !rules.is_empty() {
+            not_enforced.insert(name, rules);
+        }
+    }
+    let mut objects: Vec<_> = link::link(&valid, &not_enforced, options)
         .iter()
         .map(|linked| emit::emit(linked, options))
         .collect();
@@ -160,7 +202,12 @@ pub fn compile<'p>(
     let guard = options.label_guard;
     objects.extend(guard.then(|| label_guard(&options.boundary_label)));
     objects.sort_by(|a, b| a.name.cmp(&b.name));
-    Compilation { objects, problems }
+    Compilation {
+        objects,
+        mutations,
+        not_enforced,
+        problems,
+    }
 }
 
 /// When the first exemption of `policies` that holds at `now` ends; what they compile to changes

@@ -212,6 +212,7 @@ fn object(
         ..ObjectMeta::default()
     };
     AdmissionObject {
+        rules: BTreeMap::new(),
         name,
         boundaries,
         action,

@@ -3,8 +3,11 @@
 //! What can't be evaluated here is [`Unsupported`], never passed.
 
 mod cel;
+mod defaults;
+mod mutate;
 mod request;
 
+pub use mutate::{Mutated, Mutator};
 pub use request::{Kind, ObjectRequest, Operation, Request};
 
 use std::sync::Arc;
@@ -167,16 +170,7 @@ impl Prepared {
     }
 
     fn matches(&self, request: &ObjectRequest<'_>) -> bool {
-        let rules = self.constraints.resource_rules.iter().flatten();
-        let has = |list: &Option<Vec<String>>, item: &str| list.iter().flatten().any(|i| i == item);
-        let resource = request.rule_resource();
-        self.namespaces.matches(request.namespace_labels)
-            && rules.into_iter().any(|rule| {
-                has(&rule.api_groups, request.group)
-                    && (has(&rule.api_versions, request.version) || has(&rule.api_versions, "*"))
-                    && has(&rule.operations, request.operation.as_str())
-                    && has(&rule.resources, &resource)
-            })
+        matches(&self.constraints, &self.namespaces, request)
     }
 
     fn judge(
@@ -203,15 +197,8 @@ impl Prepared {
                 Err(cause) => return Err(unsupported(name, cause.to_string())),
             }
         }
-        let mut variables = cel::Variables::default();
-        for (name, program) in &self.variables {
-            context.add_variable_from_value("variables", variables.as_value());
-            let value = program
-                .execute(&context)
-                .map_err(|cause| unsupported(&format!("variable {name}"), cause.to_string()))?;
-            variables.insert(name, value);
-        }
-        context.add_variable_from_value("variables", variables.as_value());
+        add_variables(&mut context, &self.variables)
+            .map_err(|(name, cause)| unsupported(&format!("variable {name}"), cause))?;
         for validation in &self.validations {
             match validation.expression.execute(&context) {
                 Ok(Value::Bool(true)) => {}
@@ -228,6 +215,41 @@ impl Prepared {
         }
         Ok(None)
     }
+}
+
+/// Whether a policy with these constraints looks at `request`.
+fn matches(
+    constraints: &MatchResources,
+    namespaces: &Selector,
+    request: &ObjectRequest<'_>,
+) -> bool {
+    let mut rules = constraints.resource_rules.iter().flatten();
+    let has = |list: &Option<Vec<String>>, item: &str| list.iter().flatten().any(|i| i == item);
+    let resource = request.rule_resource();
+    namespaces.matches(request.namespace_labels)
+        && rules.any(|rule| {
+            has(&rule.api_groups, request.group)
+                && (has(&rule.api_versions, request.version) || has(&rule.api_versions, "*"))
+                && has(&rule.operations, request.operation.as_str())
+                && has(&rule.resources, &resource)
+        })
+}
+
+/// Evaluates variables, each of which reads those before it. What fails is named, with the cause.
+fn add_variables(
+    context: &mut Context<'_, '_>,
+    programs: &[(String, Program)],
+) -> Result<(), (String, String)> {
+    let mut variables = cel::Variables::default();
+    for (name, program) in programs {
+        context.add_variable_from_value("variables", variables.as_value());
+        let value = program
+            .execute(context)
+            .map_err(|cause| (name.clone(), cause.to_string()))?;
+        variables.insert(name, value);
+    }
+    context.add_variable_from_value("variables", variables.as_value());
+    Ok(())
 }
 
 impl PreparedValidation {

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::defaults::{default_pod, default_pod_level};
+
 /// A kind whose objects are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "they are the kinds of Kubernetes")]
@@ -188,8 +190,14 @@ impl ObjectRequest<'_> {
 }
 
 /// `object` with what the API server adds to it before it is judged, as far as a rule sees it: a
-/// Job without labels gets those of its template.
+/// Job without labels gets those of its template, and a Pod the defaults of its containers.
 pub(super) fn defaulted<'v>(request: &ObjectRequest<'_>, object: &'v Value) -> Cow<'v, Value> {
+    if (request.group, request.resource) == ("", "pods") {
+        let mut pod = object.clone();
+        default_pod(&mut pod);
+        default_pod_level(&mut pod);
+        return Cow::Owned(pod);
+    }
     let job = (request.group, request.resource) == ("batch", "jobs");
     let empty = |labels: &Value| labels.as_object().is_none_or(serde_json::Map::is_empty);
     let labels = object.pointer("/metadata/labels");

@@ -41,6 +41,7 @@ impl Discovered {
         let capabilities = Capabilities {
             version: number,
             validating: served && number >= Version::FIRST_VALIDATING,
+            mutating: None,
         };
         Ok(Self {
             version,

@@ -25,8 +25,9 @@ use super::target::Target;
 use super::{FleetSettings, Source};
 use crate::api::{Action, BoundaryPolicy, ClusterState, ObjectRef};
 use crate::compile::{
-    AdmissionObject, Compilation, GUARD, Options, PROBE_NAMESPACE, compile, next_expiry,
+    AdmissionObject, Compilation, GUARD, Mutating, Options, PROBE_NAMESPACE, compile, next_expiry,
 };
+use crate::rules::RuleName;
 use crate::telemetry::{Attempt, Proof as ProofOutcome};
 
 /// The reason while an object that was found as it is wanted was not proven since the operator
@@ -538,6 +539,13 @@ impl Member {
             let verdict = Verdict::new(ClusterState::NotEnforced, "InvalidPolicy", text);
             worsen(&mut troubles, &problem.policy, &verdict);
         }
+        for (policy, rules) in &compilation.not_enforced {
+            worsen(
+                &mut troubles,
+                policy,
+                &no_mutation(&compilation, policy, rules),
+            );
+        }
         for (name, (_, failure)) in &self.refused {
             worsen(&mut troubles, name, &failure.verdict());
         }
@@ -765,6 +773,7 @@ impl Member {
             label_guard: self.settings.label_guard,
             now: Timestamp::now(),
             catalog: wanted.catalog.clone(),
+            mutation: Mutating::NotActing,
         }
     }
 
@@ -781,6 +790,23 @@ impl Member {
             None => wait,
         }
     }
+}
+
+/// The verdict on a policy of which `rules` are not enforced, since the cluster does not change Pods.
+fn no_mutation(compilation: &Compilation, policy: &str, rules: &BTreeSet<RuleName>) -> Verdict {
+    let rules: Vec<_> = rules.iter().map(|rule| rule.as_str()).collect();
+    let rules = rules.join(", ");
+    let mut objects = compilation.objects.iter();
+    let state = if objects.any(|object| object.policies.contains_key(policy)) {
+        ClusterState::PartlyEnforced
+    } else {
+        ClusterState::Unsupported
+    };
+    let text = format!(
+        "Pods are not changed in this cluster, so nothing enforces {rules}; set \
+         whenMutationUnsupported: Deny to refuse Pods that don't keep them"
+    );
+    Verdict::new(state, "MutationUnsupported", text)
 }
 
 /// Takes note of a verdict on a policy, if none that is worse is known.

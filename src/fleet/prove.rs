@@ -156,8 +156,9 @@ impl Prover {
             .filter(|policy| object.policies.contains_key(&policy.name_any()));
         let probes: Vec<(Arc<BoundaryPolicy>, RuleName)> = inside
             .flat_map(|policy| {
-                let rules = policy.spec.rules.names();
-                rules.into_iter().map(move |rule| (policy.clone(), rule))
+                let rules = object.rules.get(&policy.name_any());
+                let rules = rules.into_iter().flatten();
+                rules.map(move |rule| (policy.clone(), *rule))
             })
             .collect();
         let mut probing = Vec::new();

@@ -6,11 +6,15 @@
 
 mod allowed_compute_plans;
 mod images;
+mod mutation;
+mod quantity;
 mod rule;
 
 pub use allowed_compute_plans::AllowedComputePlans;
 pub(crate) use images::trimmed;
+pub use mutation::Mutation;
 pub use pod_security::PodSecurityLevel;
+pub(crate) use quantity::Quantity;
 pub use rule::{Check, Findings, Logic, Rule, Subject, example_pod};
 
 use k8s_openapi::api::core::v1::Pod;
@@ -110,6 +114,27 @@ macro_rules! rules {
                 }
             }
 
+            /// What the rules change on a Pod that is created, rule by rule.
+            #[must_use]
+            pub fn mutations(&self) -> Vec<(RuleName, Mutation)> {
+                let mut mutations = Vec::new();
+                $(
+                    if let Some(mutation) = self.$file.as_ref().and_then(Rule::mutation) {
+                        mutations.push((RuleName::$Rule, mutation));
+                    }
+                )+
+                mutations
+            }
+
+            /// Whether `pod`, as an API server returned it, keeps the rule `name`. None: the rule
+            /// is not set, or changes nothing.
+            #[must_use]
+            pub fn is_kept_by(&self, name: RuleName, pod: &Pod) -> Option<bool> {
+                match name {
+                    $(RuleName::$Rule => self.$file.as_ref().and_then(|rule| rule.is_kept_by(pod)),)+
+                }
+            }
+
             /// A Pod that keeps the rule `name`, if it is set.
             #[must_use]
             pub fn passing_pod(&self, name: RuleName) -> Option<Pod> {
@@ -143,6 +168,16 @@ rules! {
     disallow_latest_tag: DisallowLatestTag,
     pod_security: PodSecurity,
     disallow_control_plane_tolerations: DisallowControlPlaneTolerations,
+    always_pull_images: AlwaysPullImages,
+    default_resources: DefaultResources,
+    memory_limit_equals_request: MemoryLimitEqualsRequest,
+}
+
+/// The JSON Patches of the rules that change Pods.
+pub(crate) mod patches {
+    pub(crate) use super::always_pull_images::patch as pull_always;
+    pub(crate) use super::default_resources::{limit_patch as limits, request_patch as requests};
+    pub(crate) use super::memory_limit_equals_request::patch as memory_limit;
 }
 
 impl Rules {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use kube::api::ObjectMeta;
 
+use super::mutation::Mutation;
 use crate::api::FieldError;
 use crate::compile::Version;
 
@@ -28,6 +29,18 @@ pub trait Rule {
 
     /// A Pod that keeps this rule with these values.
     fn passing_pod(&self) -> Pod;
+
+    /// What this rule changes on a Pod that is created. None: it only checks.
+    ///
+    /// A rule that has a mutation has checks too: a later webhook can undo what it does.
+    fn mutation(&self) -> Option<Mutation> {
+        None
+    }
+
+    /// For a rule that has a mutation: whether `pod`, as an API server returned it, keeps the rule.
+    fn is_kept_by(&self, _pod: &Pod) -> Option<bool> {
+        None
+    }
 }
 
 /// One row of values of a rule.
@@ -70,6 +83,10 @@ pub enum Subject {
     Labels,
     /// The pod spec of the object.
     PodSpec,
+    /// A Pod, and not what has a template for Pods.
+    Pod,
+    /// A Pod, also when its resources are resized.
+    PodResources,
 }
 
 /// How a rule finds what breaks it.

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use boundary_operator::api::{BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicySpec, Exemption};
+use boundary_operator::api::{
+    BOUNDARY_LABEL, BoundaryPolicy, BoundaryPolicySpec, Exemption, WhenMutationUnsupported,
+};
 use boundary_operator::compile::{AdmissionObject, Capabilities, Options, compile};
 use boundary_operator::evaluate::{Evaluator, Kind, Operation, Request};
 use boundary_operator::rules::{RuleName, Rules};
@@ -13,7 +15,7 @@ use serde_json::{Value, json};
 /// The time at which everything is compiled.
 pub const NOW: &str = "2026-11-30T00:00:00Z";
 
-/// A policy that denies.
+/// A policy that denies, also where a cluster can't change Pods.
 pub fn policy(name: &str, boundary: &str, rules: Rules) -> BoundaryPolicy {
     let spec = BoundaryPolicySpec {
         boundary: boundary.to_owned(),
@@ -21,6 +23,7 @@ pub fn policy(name: &str, boundary: &str, rules: Rules) -> BoundaryPolicy {
         clusters: None,
         rules,
         exemptions: Vec::new(),
+        when_mutation_unsupported: WhenMutationUnsupported::Deny,
     };
     BoundaryPolicy::new(name, spec)
 }
