@@ -16,7 +16,7 @@ use kube::Client;
 use kube::client::Body;
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::support::NOW;
 use crate::workload::pod;
@@ -244,15 +244,24 @@ impl Server {
         }
     }
 
-    /// Waits until the API server acts on exactly these objects, which answer a probe with their
-    /// revision. Those that only write to the audit log can't.
-    pub(crate) async fn wait(&self, objects: &[AdmissionObject]) {
-        let _probe = PROBES[self.version as usize].lock().await;
+    /// Keeps the probe namespace as it is.
+    pub(crate) async fn hold_probes(&self) -> MutexGuard<'static, ()> {
+        PROBES[self.version as usize].lock().await
+    }
+
+    pub(crate) async fn make_probe_namespace(&self) {
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PROBE_NAMESPACE},
         });
         self.admin(Method::POST, "/api/v1/namespaces", Some(&namespace))
             .await;
+    }
+
+    /// Waits until the API server acts on exactly these objects, which answer a probe with their
+    /// revision. Those that only write to the audit log can't.
+    pub(crate) async fn wait(&self, objects: &[AdmissionObject]) {
+        let _probe = self.hold_probes().await;
+        self.make_probe_namespace().await;
         let boundaries: BTreeSet<_> = objects.iter().flat_map(|o| &o.boundaries).collect();
         for boundary in boundaries {
             self.relabel(PROBE_NAMESPACE, Some(boundary)).await;
