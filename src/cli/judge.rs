@@ -4,13 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use json_patch::Patch;
 use serde::Serialize;
+use serde_json::Value;
 
+use super::diff;
 use super::input::{Diagnostics, Document};
 use super::policies::Namespaces;
 use crate::api::{Action, BOUNDARY_LABEL, BoundaryPolicy, PlanTarget};
 use crate::compile::{Capabilities, Options, Version, compile};
-use crate::evaluate::{Evaluator, Kind, ObjectRequest, Operation};
+use crate::evaluate::{Evaluator, Kind, Mutated, Mutator, ObjectRequest, Operation};
 use crate::plans::Catalog;
 
 /// What becomes of a resource.
@@ -71,7 +74,7 @@ impl schemars::JsonSchema for Verdict {
 }
 
 /// The verdict about one resource, as it stands in the JSON output.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Judgement {
     /// The file of the resource.
@@ -92,6 +95,33 @@ pub struct Judgement {
     pub verdict: Verdict,
     /// What the policies say, or why it is not checked.
     pub messages: Vec<String>,
+    /// What the policies change in it; not there where they change nothing.
+    #[serde(flatten)]
+    pub change: Option<Change>,
+}
+
+/// What policies change in a resource.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// What they change, from what it would be stored as without them.
+    pub patch: Patch,
+    /// A line for each field that they change.
+    #[serde(skip)]
+    pub lines: Vec<String>,
+    /// The resource as it is then.
+    #[serde(skip)]
+    pub after: Value,
+}
+
+impl Change {
+    fn of(mutated: Mutated) -> Option<Self> {
+        let patch = mutated.patch();
+        (!patch.is_empty()).then(|| Self {
+            patch,
+            lines: diff::lines(&mutated.before, &mutated.after),
+            after: mutated.after,
+        })
+    }
 }
 
 /// Who asks, and where.
@@ -121,7 +151,7 @@ impl Asker {
 /// Policies, ready to judge resources.
 pub(super) struct Judge {
     /// What can't even be read by the evaluation is unsupported for every resource.
-    evaluator: Result<Evaluator, String>,
+    evaluator: Result<(Mutator, Evaluator), String>,
     boundaries: BTreeSet<String>,
     namespaces: Namespaces,
     catalog: Arc<Catalog>,
@@ -147,7 +177,9 @@ impl Judge {
         // Policies were validated when they were read, so this says nothing; if it ever does, no
         // verdict can be trusted.
         let evaluator = match compilation.problems.first() {
-            None => Evaluator::new(&compilation.objects).map_err(|error| error.to_string()),
+            None => Mutator::new(&compilation.mutations)
+                .and_then(|mutator| Ok((mutator, Evaluator::new(&compilation.objects)?)))
+                .map_err(|error| error.to_string()),
             Some(problem) => Err(format!("Policy '{}' can't be compiled.", problem.policy)),
         };
         Self {
@@ -200,8 +232,9 @@ impl Judge {
             let checked = kind.as_ref();
             checked.map(|_| "default".to_owned())
         });
+        let mut change = None;
         let (verdict, messages) = if let (Some(kind), Some(namespace)) = (&kind, &namespace) {
-            self.verdict(kind, namespace, operation, new, old, asker)
+            self.verdict(kind, namespace, operation, new, old, asker, &mut change)
         } else if let Some(kind) = of_another_version(new) {
             let message = format!(
                 "{} of {} can't be judged: it is of {} in Kubernetes.",
@@ -238,9 +271,11 @@ impl Judge {
             operation: operation.as_str(),
             verdict,
             messages,
+            change,
         }
     }
 
+    #[expect(clippy::too_many_arguments, reason = "they are what a request has")]
     fn verdict(
         &self,
         kind: &Checked,
@@ -249,6 +284,7 @@ impl Judge {
         new: &Document,
         old: Option<&Document>,
         asker: &Asker,
+        change: &mut Option<Change>,
     ) -> (Verdict, Vec<String>) {
         let not_checked = |message: String| (Verdict::NotChecked, vec![message]);
         let given = self.namespaces.get(namespace);
@@ -272,7 +308,7 @@ impl Judge {
         if !self.boundaries.contains(boundary) {
             return not_checked(format!("No policy given is for boundary '{boundary}'."));
         }
-        let evaluator = match &self.evaluator {
+        let (mutator, evaluator) = match &self.evaluator {
             Ok(evaluator) => evaluator,
             Err(cause) => return (Verdict::Unsupported, vec![cause.clone()]),
         };
@@ -288,6 +324,16 @@ impl Judge {
             namespace_labels: &labels,
             user: &asker.user,
             groups: &asker.all_groups(),
+        };
+        *change = match mutator.mutate_object(&request) {
+            Ok(mutated) => mutated.and_then(Change::of),
+            Err(cause) => return (Verdict::Unsupported, vec![cause.to_string()]),
+        };
+        // What is judged is what it was changed to.
+        let changed = change.as_ref().map_or(&new.value, |change| &change.after);
+        let request = ObjectRequest {
+            object: changed,
+            ..request
         };
         let findings = match evaluator.judge_object(&request) {
             Ok(findings) => findings,

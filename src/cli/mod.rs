@@ -1,5 +1,6 @@
 //! The kubectl plugin `kubectl-boundary`: policies compiled and resources judged without a cluster.
 
+mod diff;
 mod fleet;
 mod input;
 mod judge;
@@ -10,7 +11,7 @@ mod table;
 
 pub use fleet::Trouble;
 pub use input::Diagnostic;
-pub use judge::{Judgement, Verdict};
+pub use judge::{Change, Judgement, Verdict};
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
@@ -22,7 +23,7 @@ use clap_complete::Shell;
 use jiff::Timestamp;
 
 use crate::api::is_label_value;
-use crate::compile::{Capabilities, Options, Version, compile};
+use crate::compile::{Capabilities, MutatingApi, Options, Version, compile};
 use input::{Diagnostics, Reader};
 use judge::{Asker, Judge, NEWEST, Old};
 
@@ -86,6 +87,9 @@ Examples:
   # What it applies to an older one
   kubectl boundary compile -f examples/policies --kubernetes 1.30
 
+  # What it applies to one of 1.34 with the feature gate MutatingAdmissionPolicy on
+  kubectl boundary compile -f examples/policies --kubernetes 1.34 --mutation v1beta1
+
 Exit status: 0, or 2 when something given is wrong or nothing can be enforced in such a cluster \
 (before Kubernetes 1.30).")]
 struct Compile {
@@ -97,6 +101,10 @@ struct Compile {
     #[arg(long, value_name = "VERSION", default_value_t = NEWEST)]
     kubernetes: Version,
 
+    /// The API of mutations that the cluster acts on [default: v1 from 1.36 on, none before]
+    #[arg(long, value_name = "API", value_enum)]
+    mutation: Option<MutationApi>,
+
     /// The time at which exemptions that expire are looked at [default: now]
     #[arg(long, value_name = "TIME")]
     now: Option<Timestamp>,
@@ -106,8 +114,9 @@ struct Compile {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The boundary of a resource is that of its Namespace where one is among the policies or resources, \
-else --boundary. The cluster scope of the policies is not looked at. Resources are judged as they \
-are written: what a cluster fills in or rewrites is not seen.
+else --boundary. The cluster scope of the policies is not looked at. Pods are judged as the policies change them in a \
+cluster of the newest version, and what is changed is shown; other resources are judged as they \
+are written.
 
 Examples:
   # Judge what would be created
@@ -171,6 +180,35 @@ struct Test {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum MutationApi {
+    /// The one of 1.36 and later
+    V1,
+    /// The one of 1.34 and later, with the feature gate on
+    V1beta1,
+    /// Pods are not changed
+    None,
+}
+
+impl MutationApi {
+    /// What it is to the compiler, if a cluster of `version` can have it.
+    fn for_version(self, version: Version) -> Result<Option<MutatingApi>, Error> {
+        let (api, first) = match self {
+            Self::None => return Ok(None),
+            Self::V1beta1 => (MutatingApi::V1beta1, Version::FIRST_MUTATING),
+            Self::V1 => (MutatingApi::V1, Version::FIRST_MUTATING_BY_ITSELF),
+        };
+        if version < first {
+            return Err(Error::NoSuchMutation {
+                api: api.api_version(),
+                version,
+                first,
+            });
+        }
+        Ok(Some(api))
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum Output {
     /// Lines for people
     Table,
@@ -198,6 +236,18 @@ pub enum Error {
         first = Version::FIRST_VALIDATING
     )]
     NothingEnforced(Version),
+    /// A cluster of that version can't act on that version of `MutatingAdmissionPolicy`.
+    #[error(
+        "Kubernetes {version} can't act on MutatingAdmissionPolicy of {api}: that needs {first} or later"
+    )]
+    NoSuchMutation {
+        /// The API.
+        api: &'static str,
+        /// The version of the cluster.
+        version: Version,
+        /// The first version that can.
+        first: Version,
+    },
     /// An object can't be written as YAML.
     #[error("{0} can't be written: {1}")]
     Serialize(String, String),
@@ -280,23 +330,40 @@ fn compiled(args: &Compile, reader: &mut Reader<'_>, now: Timestamp) -> Result<S
     let policies = policies::policies(&documents, &mut problems);
     let catalog = policies::catalog(&documents, &mut problems);
     bad_input(problems)?;
-    let capabilities = Capabilities::of(args.kubernetes);
+    let mut capabilities = Capabilities::of(args.kubernetes);
     if !capabilities.validating {
         return Err(Error::NothingEnforced(args.kubernetes));
     }
+    if let Some(api) = args.mutation {
+        capabilities.mutating = api.for_version(args.kubernetes)?;
+    }
     let mut options = Options::new(capabilities, args.now.unwrap_or(now));
     options.catalog = catalog;
-    let mut text = String::new();
-    for object in compile(policies.values(), &options).objects {
-        for yaml in [
-            serde_saphyr::to_string(&object.policy),
-            serde_saphyr::to_string(&object.binding),
-        ] {
-            let yaml = yaml.map_err(|e| Error::Serialize(object.name.clone(), e.to_string()))?;
-            let separator = if text.is_empty() { "" } else { "---\n" };
-            // Writing to a String can't fail.
-            let _ = write!(text, "{separator}{yaml}");
+    let compilation = compile(policies.values(), &options);
+    let mut documents = Vec::new();
+    for object in &compilation.objects {
+        documents.push((&object.name, serde_saphyr::to_string(&object.policy)));
+        documents.push((&object.name, serde_saphyr::to_string(&object.binding)));
+    }
+    for object in &compilation.mutations {
+        for document in object.documents() {
+            documents.push((&object.name, serde_saphyr::to_string(&document)));
         }
+    }
+    let mut text = String::new();
+    for (policy, rules) in &compilation.not_enforced {
+        let rules: Vec<_> = rules.iter().map(|rule| rule.as_str()).collect();
+        // Writing to a String can't fail.
+        let _ = writeln!(
+            text,
+            "# Policy '{policy}': such a cluster doesn't change Pods, so nothing enforces {}.",
+            rules.join(", ")
+        );
+    }
+    for (index, (name, yaml)) in documents.into_iter().enumerate() {
+        let yaml = yaml.map_err(|e| Error::Serialize(name.clone(), e.to_string()))?;
+        let separator = if index == 0 { "" } else { "---\n" };
+        let _ = write!(text, "{separator}{yaml}");
     }
     Ok(text)
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::input::{Diagnostics, Document, Reader, printable};
 use super::judge::{Asker, Judge, Judgement, Verdict};
-use super::{Error, Outcome, bad_input, policies, schema};
+use super::{Error, Outcome, bad_input, diff, policies, schema};
 use crate::api::{GROUP, is_label_value};
 
 const KIND: &str = "BoundaryTestSuite";
@@ -52,6 +52,9 @@ struct Expect {
     /// Absent: any.
     #[serde(default)]
     messages: Option<Vec<String>>,
+    /// What the resource must have after the policies have changed it. Absent: anything.
+    #[serde(default)]
+    mutated: Option<Value>,
 }
 
 /// Runs every case of every suite: the lines to print, and whether all is as expected.
@@ -118,7 +121,7 @@ pub(super) fn run(
             };
             let found = judge.judge(&new, old.as_ref(), &asker);
             cases += 1;
-            if let Some(difference) = difference(&case.expect, &found) {
+            if let Some(difference) = difference(&case.expect, &found, &new.value) {
                 different += 1;
                 let line = document.line_of(&format!("cases[{index}].name"));
                 let file = printable(&document.file);
@@ -146,10 +149,18 @@ pub(super) fn run(
 }
 
 /// What differs, if anything does, in lines.
-fn difference(expect: &Expect, found: &Judgement) -> Option<String> {
+fn difference(expect: &Expect, found: &Judgement, resource: &Value) -> Option<String> {
     let same_verdict = found.verdict == expect.verdict;
     let messages = (expect.messages.as_ref()).filter(|expected| **expected != found.messages);
-    if same_verdict && messages.is_none() {
+    let mutated = found
+        .change
+        .as_ref()
+        .map_or(resource, |change| &change.after);
+    let expected = expect.mutated.iter();
+    let lacking: Vec<_> = expected
+        .flat_map(|expected| diff::lacks(expected, Some(mutated)))
+        .collect();
+    if same_verdict && messages.is_none() && lacking.is_empty() {
         return None;
     }
     let mut lines = Vec::new();
@@ -158,10 +169,8 @@ fn difference(expect: &Expect, found: &Judgement) -> Option<String> {
         lines.push(format!("     found verdict: {}", found.verdict.as_str()));
     }
     // What is found is said also where no message is expected: it tells why.
-    for (what, messages) in [
-        ("  expected", messages),
-        ("     found", Some(&found.messages)),
-    ] {
+    let told = (!same_verdict || messages.is_some()).then_some(&found.messages);
+    for (what, messages) in [("  expected", messages), ("     found", told)] {
         for message in messages.into_iter().flatten() {
             lines.push(format!("{what} message: {}", printable(message)));
         }
@@ -169,6 +178,11 @@ fn difference(expect: &Expect, found: &Judgement) -> Option<String> {
             lines.push(format!("{what} message: (none)"));
         }
     }
+    lines.extend(
+        lacking
+            .iter()
+            .map(|lacking| format!("  mutated {}", printable(lacking))),
+    );
     Some(lines.join("\n"))
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::input::printable;
 use super::judge::{Judgement, Verdict};
 
-/// One row for each verdict, further messages below the first, and the counts.
+/// One row for each verdict, further messages and what is changed below the first, and the counts.
 pub(super) fn table(judgements: &[Judgement]) -> String {
     let mut rows = vec![["VERDICT", "KIND", "NAMESPACE/NAME", "MESSAGE"].map(str::to_owned)];
     for judgement in judgements {
@@ -14,7 +14,9 @@ pub(super) fn table(judgements: &[Judgement]) -> String {
             Some(namespace) => format!("{}/{name}", printable(namespace)),
             None => name,
         };
-        let mut messages = judgement.messages.iter().map(|message| printable(message));
+        let changes = judgement.change.iter().flat_map(|change| &change.lines);
+        let messages = judgement.messages.iter().chain(changes);
+        let mut messages = messages.map(|message| printable(message));
         rows.push([
             judgement.verdict.as_str().to_owned(),
             printable(&judgement.kind),

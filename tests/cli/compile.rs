@@ -47,3 +47,50 @@ fn refuses_what_is_no_version() {
         run.stderr
     );
 }
+
+const DEFAULTS: &str = "\
+apiVersion: boundarypolicy.dev/v1alpha1
+kind: BoundaryPolicy
+metadata: {name: pull}
+spec:
+  boundary: web
+  rules:
+    alwaysPullImages: {}
+";
+
+#[rstest::rstest]
+#[case::newest("", &["ValidatingAdmissionPolicy v1", "MutatingAdmissionPolicy v1"])]
+#[case::gate_off("--kubernetes 1.34", &[])]
+#[case::gate_on("--kubernetes 1.34 --mutation v1beta1", &["ValidatingAdmissionPolicy v1", "MutatingAdmissionPolicy v1beta1"])]
+#[case::turned_off("--mutation none", &[])]
+fn shows_what_a_version_gets(#[case] arguments: &str, #[case] expected: &[&str]) {
+    let files = Files::new([("p.yaml", DEFAULTS)]);
+    let run = files.run(&format!("compile -f p.yaml {arguments}"));
+    assert_eq!((run.status, run.stderr.as_str()), (0, ""));
+    let note = "# Policy 'pull': such a cluster doesn't change Pods, so nothing enforces AlwaysPullImages.\n";
+    if expected.is_empty() {
+        assert_eq!(run.stdout, note);
+        return;
+    }
+    assert!(!run.stdout.contains(note));
+    let printed: Vec<Value> = serde_saphyr::from_multiple(&run.stdout).unwrap();
+    let policies: Vec<_> = (printed.iter().step_by(2))
+        .map(|object| {
+            let version = object["apiVersion"].as_str().unwrap().rsplit('/').next();
+            format!("{} {}", object["kind"].as_str().unwrap(), version.unwrap())
+        })
+        .collect();
+    assert_eq!(policies, expected);
+}
+
+#[test]
+fn refuses_an_api_that_a_version_does_not_have() {
+    let files = Files::new([("p.yaml", DEFAULTS)]);
+    let run = files.run("compile -f p.yaml --kubernetes 1.33 --mutation v1beta1");
+    assert_eq!((run.status, run.stdout.as_str()), (2, ""));
+    assert!(
+        run.stderr.contains("that needs 1.34 or later"),
+        "{}",
+        run.stderr
+    );
+}

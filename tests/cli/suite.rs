@@ -99,3 +99,46 @@ fn what_is_no_suite_is_refused() {
         found.stderr
     );
 }
+
+#[test]
+fn the_shared_platform_is_as_expected() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let run = run_in(root, "test --suite examples/shared-platform/suite.yaml", "");
+    let expected = "3 cases: 3 as expected, 0 different\n";
+    assert_eq!((run.status, run.stdout.as_str()), (0, expected));
+}
+
+#[test]
+fn what_a_pod_lacks_after_it_was_changed_is_shown() {
+    let policy = TRUSTED.replace(
+        "allowedRegistries: {registries: [ghcr.io/acme]}",
+        "defaultResources: {requests: {cpu: 100m}}",
+    );
+    let suite = "\
+apiVersion: boundarypolicy.dev/v1alpha1
+kind: BoundaryTestSuite
+policies: [p.yaml]
+cases:
+- name: defaults
+  boundary: web
+  resource:
+    apiVersion: v1
+    kind: Pod
+    metadata: {name: a}
+    spec: {containers: [{name: c, image: 'nginx:1'}]}
+  expect:
+    verdict: allowed
+    mutated: {spec: {containers: [{resources: {requests: {cpu: 200m, memory: null}, limits: null}}]}}
+";
+    let files = Files::new([("p.yaml", &policy), ("s.yaml", suite)]);
+    let run = files.run("test --suite s.yaml");
+    assert_eq!(run.status, 1);
+    assert_eq!(
+        run.stdout,
+        "s.yaml:5: defaults\n  mutated spec.containers[0].resources.requests.cpu: expected 200m, found 100m\n\
+         1 case: 0 as expected, 1 different\n"
+    );
+    let right = suite.replace("200m", "100m");
+    files.write("s.yaml", right.as_bytes());
+    assert_eq!(files.run("test --suite s.yaml").status, 0);
+}

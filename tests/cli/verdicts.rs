@@ -208,3 +208,48 @@ fn a_table_does_not_turn_the_direction_of_text() {
     let shown = "denied image \\u{202e}tsetal\\u{2028}: it";
     assert!(run.stdout.contains(shown), "{}", run.stdout);
 }
+
+const PULL: &str = "\
+apiVersion: boundarypolicy.dev/v1alpha1
+kind: BoundaryPolicy
+metadata: {name: pull}
+spec:
+  boundary: web
+  rules:
+    alwaysPullImages: {}
+";
+
+#[test]
+fn what_is_changed_is_shown() {
+    let files = Files::new([("p.yaml", PULL), ("r.yaml", &pod("a", "nginx:1"))]);
+    let run = files.run(&format!("test {WEB} r.yaml"));
+    let expected = "\
+VERDICT  KIND  NAMESPACE/NAME  MESSAGE
+allowed  Pod   default/a       ~ spec.containers[c].imagePullPolicy: IfNotPresent -> Always
+
+1 allowed
+";
+    assert_eq!((run.status, run.stdout.as_str()), (0, expected));
+    let run = files.run(&format!("test {WEB} r.yaml -o json"));
+    let found: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    let patch = serde_json::json!([
+        {"op": "replace", "path": "/spec/containers/0/imagePullPolicy", "value": "Always"},
+    ]);
+    assert_eq!(found[0]["patch"], patch);
+}
+
+#[test]
+fn only_a_pod_that_is_created_is_changed() {
+    let pod = pod("a", "nginx:1");
+    let deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  template:\n    spec:\n      containers: [{name: c, image: nginx:1}]\n";
+    let files = Files::new([("p.yaml", PULL), ("r.yaml", &pod), ("d.yaml", deployment)]);
+    for arguments in [
+        format!("{WEB} d.yaml"),
+        format!("{WEB} r.yaml --old r.yaml"),
+    ] {
+        let run = files.run(&format!("test {arguments} -o json"));
+        let found: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+        assert_eq!(found[0]["verdict"], "allowed", "{arguments}");
+        assert_eq!(found[0].get("patch"), None, "{arguments}");
+    }
+}
