@@ -55,9 +55,10 @@ pub(crate) fn of_kind<'o>(objects: &'o [Value], kind: &str) -> Vec<&'o Value> {
 }
 
 /// Every option of the chart of the operator at once.
-pub(crate) const EVERYTHING: [&str; 7] = [
+pub(crate) const EVERYTHING: [&str; 8] = [
     "planApi.enabled=true",
     "planApi.tls.certManager.enabled=true",
+    "planApi.audiences[0]=compute-plans",
     "metrics.serviceMonitor.enabled=true",
     "metrics.prometheusRule.enabled=true",
     "metrics.dashboard.enabled=true",

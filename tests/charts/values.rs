@@ -32,6 +32,9 @@ fn helm_finds_nothing_to_say() {
 #[case::pull("image.pullPolicy=Sometimes", "pullPolicy")]
 #[case::annotation("podAnnotations.a.b=c", "podAnnotations")]
 #[case::issuer("planApi.tls.certManager.issuerRef.names=x", "issuerRef")]
+#[case::audience("planApi.audiences[0]=a b", "planApi/audiences")]
+#[case::stale("planApi.staleAfter=soon", "staleAfter")]
+#[case::connections("planApi.maxConnections=0", "maxConnections")]
 #[case::certificate("planApi.enabled=true", "planApi.tls.secretName")]
 #[case::account("serviceAccount.create=false", "serviceAccount.name")]
 fn a_bad_value_is_named(#[case] value: &str, #[case] named: &str) {

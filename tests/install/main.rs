@@ -7,7 +7,14 @@
     reason = "a test fails by a panic"
 )]
 
+mod account;
+mod audit;
+#[path = "../compute_plans/client.rs"]
+#[expect(dead_code, reason = "another test uses all of it")]
+mod client;
 mod everything;
 mod fleet;
+mod grants;
+mod plans;
 mod release;
 mod world;

@@ -1,16 +1,19 @@
 //! Control planes with all controllers, what runs against them, and a kubeconfig with all of them.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use control_plane::{ControlPlane, Tool, Version, binaries, eventually};
-use k8s_openapi::api::core::v1::ServiceAccount;
+use k8s_openapi::api::core::v1::{PodSpec, Secret, ServiceAccount};
 use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
 pub(crate) const NAMESPACE: &str = "boundary-operator";
+/// Who the operator is to an API server.
+pub(crate) const ACCOUNT: &str = "system:serviceaccount:boundary-operator:boundary-operator";
 pub(crate) const SOON: Duration = Duration::from_mins(1);
 pub(crate) const OPERATOR_CHART: &str = "charts/boundary-operator";
 
@@ -56,9 +59,15 @@ pub(crate) fn helm(plane: &ControlPlane, arguments: &[&str]) -> String {
 }
 
 pub(crate) fn install(hub: &ControlPlane) {
-    let arguments = ["--namespace", NAMESPACE, "--create-namespace"];
+    install_with(hub, &[]);
+}
+
+pub(crate) fn install_with(hub: &ControlPlane, values: &[&str]) {
     let install = ["install", "boundary-operator", OPERATOR_CHART];
-    helm(hub, &[&install[..], &arguments].concat());
+    let mut arguments = install.to_vec();
+    arguments.extend(["--namespace", NAMESPACE, "--create-namespace"]);
+    arguments.extend(values.iter().flat_map(|value| ["--set", value]));
+    helm(hub, &arguments);
 }
 
 /// A folder with a kubeconfig with a context for each control plane; the first is the hub.
@@ -112,45 +121,86 @@ impl Contexts {
     }
 }
 
-/// The operator, as the Pods of the chart would run it: with the token of the chart's service
-/// account and nothing else.
+/// The operator, as the Pods of the chart would run it: with the arguments and files that the
+/// Deployment gives, the token of the chart's service account, and nothing else.
 pub(crate) struct Operator {
     child: Child,
     folder: tempfile::TempDir,
+    /// Where it serves the API about compute plans, if it does.
+    pub(crate) plan_api: Option<SocketAddr>,
 }
 
 impl Operator {
     pub(crate) async fn start(hub: &ControlPlane, more: &[&str]) -> Self {
-        let token = service_account_token(&hub.client().unwrap()).await;
+        let client = hub.client().unwrap();
+        let token = service_account_token(&client).await;
         let folder = tempfile::tempdir().unwrap();
         let mut kubeconfig: Value = serde_saphyr::from_str(&hub.kubeconfig()).unwrap();
         kubeconfig["users"][0]["user"] = json!({"token": token});
         let path = folder.path().join("kubeconfig");
         std::fs::write(&path, kubeconfig.to_string()).unwrap();
+        let deployment = crate::release::deployment(&client).await;
+        let pod = deployment.spec.unwrap().template.spec.unwrap();
+        mount(&client, &pod, folder.path()).await;
+        let mut command = Command::new(env!("CARGO_BIN_EXE_boundary-operator"));
+        command.env_clear().arg("--kubeconfig").arg(&path);
+        let mut plan_api = None;
+        for argument in pod.containers[0].args.as_ref().unwrap() {
+            if argument.starts_with("--metrics-address=") {
+                command.arg("--metrics-address=127.0.0.1:0");
+            } else if argument.starts_with("--plan-api-address=") {
+                let address: SocketAddr = format!("127.0.0.1:{}", free_port()).parse().unwrap();
+                command.arg(format!("--plan-api-address={address}"));
+                plan_api = Some(address);
+            } else {
+                let place = format!("={}/", folder.path().display());
+                command.arg(argument.replace("=/", &place));
+            }
+        }
+        for variable in pod.containers[0].env.iter().flatten() {
+            let field = variable.value_from.as_ref().map(|_| NAMESPACE.to_owned());
+            command.env(&variable.name, variable.value.clone().or(field).unwrap());
+        }
         let log = std::fs::File::create(folder.path().join("log")).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_boundary-operator"))
-            .arg("--kubeconfig")
-            .arg(&path)
-            .args([
-                "--metrics-address",
-                "127.0.0.1:0",
-                "--capabilities-interval",
-                "1s",
-            ])
+        let child = command
+            .args(["--capabilities-interval", "1s"])
             .args(["--resync-interval", "2s", "--request-timeout", "3s"])
             .args(more)
-            .env_clear()
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
             .spawn()
             .unwrap();
-        Self { child, folder }
+        Self {
+            child,
+            folder,
+            plan_api,
+        }
     }
 
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
+}
+
+/// Puts what the Secrets of the Pod hold where they are mounted, below `root`, as the kubelet does.
+async fn mount(client: &Client, pod: &PodSpec, root: &Path) {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
+    for mount in pod.containers[0].volume_mounts.iter().flatten() {
+        let mut volumes = pod.volumes.iter().flatten();
+        let volume = volumes.find(|volume| volume.name == mount.name).unwrap();
+        let name = volume.secret.as_ref().unwrap().secret_name.clone().unwrap();
+        let folder = root.join(mount.mount_path.trim_start_matches('/'));
+        std::fs::create_dir_all(&folder).unwrap();
+        for (file, bytes) in secrets.get(&name).await.unwrap().data.unwrap() {
+            std::fs::write(folder.join(file), bytes.0).unwrap();
+        }
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 impl Drop for Operator {
@@ -164,11 +214,21 @@ impl Drop for Operator {
 }
 
 async fn service_account_token(client: &Client) -> String {
-    let api: Api<ServiceAccount> = Api::namespaced(client.clone(), NAMESPACE);
-    let request = serde_json::from_value(json!({"spec": {"audiences": []}})).unwrap();
+    token(client, NAMESPACE, "boundary-operator", &[]).await
+}
+
+/// A token of a service account, for these audiences.
+pub(crate) async fn token(
+    client: &Client,
+    namespace: &str,
+    account: &str,
+    audiences: &[&str],
+) -> String {
+    let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let request = serde_json::from_value(json!({"spec": {"audiences": audiences}})).unwrap();
     let params = PostParams::default();
     let made = eventually("a token is made", SOON, async || {
-        let made = api.create_token_request("boundary-operator", &params, &request);
+        let made = api.create_token_request(account, &params, &request);
         made.await.ok()
     });
     made.await.status.unwrap().token.unwrap()
