@@ -317,7 +317,10 @@ impl Operator {
             self.repairs
                 .extend(repairs.into_iter().map(|repair| (cluster.clone(), repair)));
             self.waiting.remove(&report.cluster);
-            self.reports.insert(report.cluster.clone(), report);
+            if let Some(known) = self.reports.remove(&cluster) {
+                report.follow(known);
+            }
+            self.reports.insert(cluster, report);
         }
     }
 

@@ -207,9 +207,15 @@ fn entry(
     entry.version.clone_from(&report.version);
     entry.generation = told.and_then(|told| told.generation);
     entry.namespaces = counted.map(|counts| counts.get(boundary).copied().unwrap_or_default());
-    if entry.state == ClusterState::Unreachable {
+    if entry.state == ClusterState::Unreachable || entry.reason == "Unauthorized" {
         // What is known from before the operator started is still the last that is known.
         if report.last_contact.is_none() {
+            if let Some(before) = before
+                && (before.state, &before.reason) == (entry.state, &entry.reason)
+                && report.before.is_empty()
+            {
+                return before.clone();
+            }
             let before = before.cloned();
             let (version, generation, namespaces) = before.map_or((None, None, None), |b| {
                 (b.version, b.generation, b.namespaces)
@@ -218,8 +224,7 @@ fn entry(
             entry.generation = entry.generation.or(generation);
             entry.namespaces = entry.namespaces.or(namespaces);
         }
-        let proven = told.and_then(|told| told.proven);
-        let holds = match (proven, entry.generation) {
+        let holds = match (report.proven(observed.name()), entry.generation) {
             (Some((proven, at)), Some(generation)) if proven == generation => format!(
                 "generation {generation} holds there as it was, last seen to act at {}",
                 to_seconds(at).unwrap_or(at)

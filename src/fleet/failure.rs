@@ -91,6 +91,19 @@ impl Failure {
         };
         Verdict::new(state, reason, self.to_string())
     }
+
+    /// What it means for the cluster as a whole, of which nothing is known as long as it lasts.
+    #[must_use]
+    pub(crate) fn of_cluster(&self) -> Verdict {
+        let verdict = self.verdict();
+        match self {
+            Self::Server(_) => Verdict {
+                state: ClusterState::Unreachable,
+                ..verdict
+            },
+            _ => verdict,
+        }
+    }
 }
 
 impl From<kube::Error> for Failure {
@@ -106,16 +119,24 @@ impl From<kube::Error> for Failure {
                         None => Self::Denied(message),
                     },
                     404 | 409 => Self::Conflict(message),
-                    _ => Self::Server(message),
+                    code => Self::Server(format!("{code} {message}")),
                 }
             }
             kube::Error::SerdeError(error) => {
                 Self::Server(format!("its answer can't be read: {error}"))
             }
-            error => Self::Unreachable {
-                reason: "ConnectionFailed",
-                message: format!("the API server can't be reached: {}", root_cause(&error)),
-            },
+            error => {
+                let cause = root_cause(&error);
+                let reason = if is_of_certificate(cause) {
+                    "InvalidCertificate"
+                } else {
+                    "ConnectionFailed"
+                };
+                Self::Unreachable {
+                    reason,
+                    message: format!("the API server can't be reached: {cause}"),
+                }
+            }
         }
     }
 }
@@ -130,12 +151,26 @@ fn permission(message: &str) -> Option<&str> {
 }
 
 /// The innermost error, which is the one that says something, without the layers around it.
-fn root_cause(error: &kube::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
+fn root_cause(error: &kube::Error) -> &(dyn std::error::Error + 'static) {
+    let mut cause: &(dyn std::error::Error + 'static) = error;
     while let Some(source) = cause.source() {
         cause = source;
     }
-    cause.to_string()
+    cause
+}
+
+/// Whether the certificate of the API server is not to be trusted.
+fn is_of_certificate(cause: &(dyn std::error::Error + 'static)) -> bool {
+    // An I/O error gives the source of what is in it, not what is in it; one may be in another.
+    let mut cause = cause;
+    while let Some(inner) = cause
+        .downcast_ref::<std::io::Error>()
+        .and_then(std::io::Error::get_ref)
+    {
+        cause = inner;
+    }
+    let tls = cause.downcast_ref();
+    matches!(tls, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// Waits for `request` at most as long as `timeout`.

@@ -740,7 +740,7 @@ impl Member {
     fn failed(&mut self, failure: &Failure, wanted: &Wanted) {
         self.failures = self.failures.saturating_add(1);
         self.settled = None;
-        let verdict = failure.verdict();
+        let verdict = failure.of_cluster();
         tracing::warn!(
             failures = self.failures,
             %failure,
@@ -1028,7 +1028,7 @@ mod tests {
         let problem = member.report.problem.as_ref().unwrap();
         assert_eq!(
             (problem.state, problem.reason.as_str()),
-            (ClusterState::Pending, "ServerError")
+            (ClusterState::Unreachable, "ServerError")
         );
         assert_eq!(member.report.policies["a"].generation, Some(1));
 

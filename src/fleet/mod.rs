@@ -124,6 +124,9 @@ impl Source {
         config.read_timeout = Some(timeout);
         config.write_timeout = Some(timeout);
         config.reset_reader_on_write = true;
+        // The task of the cluster tries again by itself, and tells why it has to. The client would
+        // go on until the request times out.
+        config.default_retry = false;
         Ok(config)
     }
 }

@@ -69,6 +69,31 @@ pub struct Report {
     pub leftovers: BTreeSet<ObjectRef>,
     /// What was put right since the report before.
     pub repairs: Vec<Repair>,
+    /// What was last seen to act of each policy, and when, by the tasks before, which knew the
+    /// cluster by another kubeconfig.
+    pub before: BTreeMap<String, (i64, Timestamp)>,
+}
+
+impl Report {
+    /// Takes over what a report before this one knows and no task since has seen for itself.
+    pub(crate) fn follow(&mut self, mut known: Self) {
+        let differs = |(a, b)| a != b;
+        if (self.identity.as_ref().zip(known.identity.as_ref())).is_some_and(differs) {
+            return;
+        }
+        self.before = std::mem::take(&mut known.before);
+        if self.incarnation != known.incarnation {
+            let policies = known.policies.into_iter();
+            self.before
+                .extend(policies.filter_map(|(name, told)| Some((name, told.proven?))));
+        }
+    }
+
+    /// When a policy was last seen to act, and at which generation.
+    pub(crate) fn proven(&self, policy: &str) -> Option<(i64, Timestamp)> {
+        let told = self.policies.get(policy).and_then(|told| told.proven);
+        told.or_else(|| self.before.get(policy).copied())
+    }
 }
 
 /// Something that another had done to an object of ours, and that was undone.
