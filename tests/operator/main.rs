@@ -9,12 +9,14 @@
 mod access;
 mod change;
 mod drift;
+mod faults;
 mod guard;
 mod leader;
 mod lifecycle;
 mod members;
 mod plans;
 mod proof;
+mod proxy;
 mod roles;
 mod telemetry;
 mod traces;
